@@ -1,0 +1,190 @@
+"""The graph's side of preemption: the channel `preemption` and how two writes to it become one.
+
+Parallel agents write the channel in the same step, and a subgraph hands its whole value back to its
+parent as if it were an update. So a value and an update are the same shape, and `merge` is true to one
+sentence: **merging is idempotent, and the order of two writers of one turn does not matter.** Counters are
+therefore sets of ids (the sealed messages of the turn), folded into numbers when the next turn begins.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
+
+from langchain_core.messages import AnyMessage
+from langgraph.graph.message import add_messages
+
+MAX_RUNS = 32
+"""How many runs of a turn are remembered, newest last."""
+
+MAX_HANDLED = 256
+"""How many handled requests are remembered; a thread's ledger never holds as many."""
+
+
+class Halt(TypedDict):
+    """Why a run stopped short."""
+
+    run_id: str
+    """The run that was halted. Where the host gave it no id, the one that midstream made up for it."""
+
+    reason: str
+    node: str
+
+
+class Boundary(TypedDict):
+    """What a model node has to do when it is entered again."""
+
+    n: int
+    """Counts the node's boundaries, so that the newer of two values is known."""
+
+    done: bool
+    """Whether the boundary was run."""
+
+    kind: Literal["seal", "end", "restart"]
+    message_id: str | None
+    """The sealed message; None after a restart, which left none."""
+
+
+class Handled(TypedDict):
+    """How a request ended."""
+
+    outcome: str
+    run_id: str | None
+    node: str
+    message_ids: list[str]
+    """The messages that it became; empty for a halt."""
+
+    accepted_at: float
+    """Unix time, in seconds."""
+
+
+class Stats(TypedDict):
+    """Counts over the whole life of the thread."""
+
+    seals: int
+    restarts: int
+    empty_boundaries: int
+
+
+class Turn(TypedDict):
+    """A human input and all the runs that resume it."""
+
+    key: str | None
+    """The id of the human message that began the turn."""
+
+    runs: list[str]
+    seals: list[str]
+    """Ids of the messages that were sealed."""
+
+    restarts: list[str]
+    empty_boundaries: list[str]
+
+
+class PreemptionState(TypedDict, total=False):
+    """The value of the channel `preemption`, and an update of it."""
+
+    turn: Turn
+    before: Stats
+    """The counts of earlier turns."""
+
+    stats: Stats
+    """`before` and the counts of this turn; always worked out by `merge`."""
+
+    boundaries: dict[str, Boundary]
+    """By model node."""
+
+    handled: dict[str, Handled]
+    """By request id."""
+
+    halt: Halt
+    """The last halt; it concerns the run that it names, and no other."""
+
+
+NOTHING: Stats = {"seals": 0, "restarts": 0, "empty_boundaries": 0}
+
+
+def _union(left: list[str], right: list[str]) -> list[str]:
+    seen = set(left)
+    return left + [item for item in right if item not in seen]
+
+
+def _totals(before: Stats, turn: Turn) -> Stats:
+    return Stats(
+        seals=before["seals"] + len(turn["seals"]),
+        restarts=before["restarts"] + len(turn["restarts"]),
+        empty_boundaries=before["empty_boundaries"] + len(turn["empty_boundaries"]),
+    )
+
+
+def _same_turn(left: Turn, right: Turn) -> bool:
+    return left["key"] == right["key"] or not set(left["runs"]).isdisjoint(right["runs"])
+
+
+def merge(left: PreemptionState | None, right: PreemptionState | None) -> PreemptionState:
+    """Returns the channel's value after a write; idempotent, and order-tolerant within a turn."""
+    if not left or not right:
+        left = left or {}
+        right = right or {}
+
+    merged: PreemptionState = {**left}
+    before = left.get("before", NOTHING)
+
+    if (new := right.get("turn")) is not None:
+        old = left.get("turn")
+        if old is None:
+            merged["turn"] = new
+            before = right.get("before", before)
+        elif _same_turn(old, new):
+            merged["turn"] = Turn(
+                key=old["key"],
+                runs=_union(old["runs"], new["runs"])[-MAX_RUNS:],
+                seals=_union(old["seals"], new["seals"]),
+                restarts=_union(old["restarts"], new["restarts"]),
+                empty_boundaries=_union(old["empty_boundaries"], new["empty_boundaries"]),
+            )
+        else:
+            before = _totals(before, old)
+            merged["turn"] = new
+
+    if "turn" in merged:
+        merged["before"] = before
+        merged["stats"] = _totals(before, merged["turn"])
+
+    if boundaries := right.get("boundaries"):
+        known = {**left.get("boundaries", {})}
+        for node, boundary in boundaries.items():
+            mine = known.get(node)
+            if mine is None or (boundary["n"], boundary["done"]) > (mine["n"], mine["done"]):
+                known[node] = boundary
+        merged["boundaries"] = known
+
+    if handled := right.get("handled"):
+        known_ids = {**handled, **left.get("handled", {})}
+        newest = sorted(known_ids.items(), key=lambda item: (item[1]["accepted_at"], item[0]))
+        merged["handled"] = dict(newest[-MAX_HANDLED:])
+
+    if (halt := right.get("halt")) is not None:
+        mine_halt = left.get("halt")
+        # Of two agents that halt one run, the first word stays.
+        if mine_halt is None or mine_halt["run_id"] != halt["run_id"]:
+            merged["halt"] = halt
+
+    return merged
+
+
+class MidstreamState(TypedDict):
+    """Messages and the channel that midstream needs; extend it with channels of your own."""
+
+    messages: Annotated[list[AnyMessage], add_messages]
+    preemption: NotRequired[Annotated[PreemptionState, merge]]
+
+
+def preemption_of(state: Any) -> PreemptionState:
+    """Returns the channel's value in a state that is a dict, a dataclass or a pydantic model; `{}` if none."""
+    value = state.get("preemption") if isinstance(state, dict) else getattr(state, "preemption", None)
+    return cast(PreemptionState, value or {})
+
+
+def halt_of(state: Any, run_id: str) -> Halt | None:
+    """Returns the halt that concerns this run, or None."""
+    halt = preemption_of(state).get("halt")
+    return halt if halt is not None and halt["run_id"] == run_id else None
