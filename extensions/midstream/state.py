@@ -179,9 +179,9 @@ class MidstreamState(TypedDict):
 
 
 def preemption_of(state: Any) -> PreemptionState:
-    """Returns the channel's value in a state that is a dict, a dataclass or a pydantic model; `{}` if none."""
+    """Returns the channel's value in a state of any kind (dict, dataclass, pydantic); `{}` if none."""
     value = state.get("preemption") if isinstance(state, dict) else getattr(state, "preemption", None)
-    return cast(PreemptionState, value or {})
+    return cast("PreemptionState", value or {})
 
 
 def halt_of(state: Any, run_id: str) -> Halt | None:
