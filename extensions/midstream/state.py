@@ -179,7 +179,7 @@ class MidstreamState(TypedDict):
 
 
 def preemption_of(state: Any) -> PreemptionState:
-    """Returns the channel's value in a state of any kind (dict, dataclass, pydantic); `{}` if none."""
+    """Returns the channel's value in a dict, a dataclass or a pydantic model; `{}` if none."""
     value = state.get("preemption") if isinstance(state, dict) else getattr(state, "preemption", None)
     return cast("PreemptionState", value or {})
 
