@@ -243,7 +243,7 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
     def _should_stream(self: Any, *, async_api: bool, run_manager: Any = None, **kwargs: Any) -> bool:
         # As if the caller had asked for a stream: a node's model is always read chunk by chunk.
         wish = {**kwargs, "stream": kwargs.get("stream", True)}
-        return cast("bool", base._should_stream(self, async_api=async_api, run_manager=run_manager, **wish))
+        return base._should_stream(self, async_api=async_api, run_manager=run_manager, **wish)
 
     async def _astream(
         self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
