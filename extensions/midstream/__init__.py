@@ -3,6 +3,7 @@
 from midstream.errors import ConfigurationError, LedgerFullError, MidstreamError, NotPendingError
 from midstream.events import PreemptionTransformer
 from midstream.gate import SealGate
+from midstream.hooks import BoundaryHook, BoundaryInput, BoundaryOutput
 from midstream.ledger import Ledger
 from midstream.model_node import ModelNode
 from midstream.options import Preemption
@@ -11,6 +12,9 @@ from midstream.seal import SealControl, sealable
 from midstream.state import MidstreamState
 
 __all__ = [
+    "BoundaryHook",
+    "BoundaryInput",
+    "BoundaryOutput",
     "ConfigurationError",
     "Ledger",
     "LedgerFullError",

@@ -9,6 +9,7 @@ from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import EmptyChannelError
 
 
 def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
@@ -28,6 +29,27 @@ def steps_left(config: RunnableConfig) -> int | None:
     scratchpad = config.get("configurable", {}).get("__pregel_scratchpad")
     stop, step = getattr(scratchpad, "stop", None), getattr(scratchpad, "step", None)
     return stop - step - 1 if isinstance(stop, int) and isinstance(step, int) else None
+
+
+def is_sent(config: RunnableConfig) -> bool:
+    """Tells whether a node was started by a `Send`, whose argument is its whole state.
+
+    Read from langgraph 1.2.24, `langgraph.pregel._algo.prepare_single_task`.
+    """
+    return "__pregel_push" in config.get("metadata", {}).get("langgraph_triggers", ())
+
+
+def read_channel(config: RunnableConfig, name: str) -> Any:
+    """Returns a channel of the graph that a node runs in, also where the node's input is not its state.
+
+    None where the graph has no such channel, or it holds nothing. Read from langgraph 1.2.24,
+    `langgraph._internal._constants.CONFIG_KEY_READ`.
+    """
+    read = config.get("configurable", {}).get("__pregel_read")
+    try:
+        return read(name, False) if read is not None else None
+    except (KeyError, EmptyChannelError):
+        return None
 
 
 def configured_model(runnable: Any, config: RunnableConfig | None) -> Runnable[Any, Any] | None:
