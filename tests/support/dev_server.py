@@ -30,6 +30,7 @@ QUIET = {
     "LANGGRAPH_CLI_NO_ANALYTICS": "1",
     "LANGGRAPH_NO_VERSION_CHECK": "true",
     "LANGSMITH_TRACING": "false",
+    "LOG_COLOR": "false",
     "PYTHONUNBUFFERED": "1",
 }
 """Nothing leaves the machine, and the log is complete when the process is killed."""
