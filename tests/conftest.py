@@ -36,3 +36,11 @@ def postgres_uri() -> Iterator[str]:
             server.cleanup()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def local_model_url() -> str:
+    """The real local model behind llama.cpp's HTTP server, which ends with this process."""
+    from chat_models.local import started
+
+    return started()
