@@ -1,6 +1,27 @@
 """Steer, halt and gate agents that run on the LangGraph server."""
 
-from midstream.errors import ConfigurationError, LedgerFullError, MidstreamError
+from midstream.errors import ConfigurationError, LedgerFullError, MidstreamError, NotPendingError
+from midstream.events import PreemptionTransformer
+from midstream.gate import SealGate
+from midstream.ledger import Ledger
+from midstream.model_node import ModelNode
+from midstream.options import Preemption
+from midstream.routing import after_turn
+from midstream.seal import SealControl, sealable
 from midstream.state import MidstreamState
 
-__all__ = ["ConfigurationError", "LedgerFullError", "MidstreamError", "MidstreamState"]
+__all__ = [
+    "ConfigurationError",
+    "Ledger",
+    "LedgerFullError",
+    "MidstreamError",
+    "MidstreamState",
+    "ModelNode",
+    "NotPendingError",
+    "Preemption",
+    "PreemptionTransformer",
+    "SealControl",
+    "SealGate",
+    "after_turn",
+    "sealable",
+]

@@ -3,6 +3,7 @@
 * MidstreamError
   * ConfigurationError   (also a ValueError)
   * LedgerFullError
+  * NotPendingError      (also a LookupError)
 """
 
 from __future__ import annotations
@@ -25,4 +26,21 @@ class LedgerFullError(MidstreamError):
         super().__init__(
             f"thread {thread_id!r} already has {pending} pending requests: "
             "wait until some were applied, or withdraw them"
+        )
+
+
+class NotPendingError(MidstreamError, LookupError):
+    """A request cannot be withdrawn, because it is unknown or because it has ended already."""
+
+    def __init__(self, thread_id: str, request_id: str, outcome: str | None) -> None:
+        self.thread_id = thread_id
+        self.request_id = request_id
+        self.outcome = outcome
+        """How the request ended; None if the thread does not know it."""
+
+        super().__init__(
+            f"request {request_id!r} of thread {thread_id!r} cannot be withdrawn: it has ended as {outcome!r}"
+            if outcome
+            else f"thread {thread_id!r} knows no request {request_id!r}: check the thread, and that the "
+            "request was accepted"
         )

@@ -31,17 +31,18 @@ class Halt(TypedDict):
 
 
 class Boundary(TypedDict):
-    """What a model node has to do when it is entered again."""
+    """Where a model node stands in its turn."""
 
     n: int
-    """Counts the node's boundaries, so that the newer of two values is known."""
+    """Counts the node's changes of phase, so that the newer of two values is known."""
 
-    done: bool
-    """Whether the boundary was run."""
+    phase: Literal["open", "going", "over"]
+    """`open`: the next entry runs a boundary. `going`: a boundary was run, the model is called next.
+    `over`: the node's turn has ended."""
 
-    kind: Literal["seal", "end", "restart"]
+    kind: Literal["seal", "end", "entry"]
     message_id: str | None
-    """The sealed message; None after a restart, which left none."""
+    """The message that the boundary follows; None at an entry."""
 
 
 class Handled(TypedDict):
@@ -153,7 +154,7 @@ def merge(left: PreemptionState | None, right: PreemptionState | None) -> Preemp
         known = {**left.get("boundaries", {})}
         for node, boundary in boundaries.items():
             mine = known.get(node)
-            if mine is None or (boundary["n"], boundary["done"]) > (mine["n"], mine["done"]):
+            if mine is None or boundary["n"] > mine["n"]:
                 known[node] = boundary
         merged["boundaries"] = known
 

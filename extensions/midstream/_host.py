@@ -1,0 +1,42 @@
+"""Every private name of the host that midstream touches, and nothing else.
+
+Each says the version that it was read from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+
+def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
+    """Returns the saver of the graph that a node runs in, or None where nothing is saved.
+
+    Read from langgraph 1.2.24, `langgraph._internal._constants.CONFIG_KEY_CHECKPOINTER`.
+    """
+    saver = config.get("configurable", {}).get("__pregel_checkpointer")
+    return saver if isinstance(saver, BaseCheckpointSaver) else None
+
+
+def steps_left(config: RunnableConfig) -> int | None:
+    """Returns how many more steps the graph may take after this one, or None if that cannot be told.
+
+    Read from langgraph 1.2.24, `langgraph.managed.is_last_step`: `stop - step` counts this step too.
+    """
+    scratchpad = config.get("configurable", {}).get("__pregel_scratchpad")
+    stop, step = getattr(scratchpad, "stop", None), getattr(scratchpad, "step", None)
+    return stop - step - 1 if isinstance(stop, int) and isinstance(step, int) else None
+
+
+def configured_model(runnable: Any, config: RunnableConfig | None) -> Runnable[Any, Any] | None:
+    """Returns what `init_chat_model(configurable_fields=...)` stands for in this call; None for all else.
+
+    Read from langchain 1.5.2, `langchain.chat_models.base._ConfigurableModel`, which langchain-core does not
+    know and which makes its model anew for each call.
+    """
+    if type(runnable).__name__ != "_ConfigurableModel":
+        return None
+    model: Runnable[Any, Any] = runnable._model(config)
+    return model

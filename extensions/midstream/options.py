@@ -1,0 +1,34 @@
+"""How a model node may be preempted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from midstream.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """The options of one model node.
+
+    Raises:
+        ConfigurationError: A value is of the wrong kind or out of range.
+    """
+
+    enabled: bool = True
+    """False: the node calls its model as if midstream were not there, and leaves requests alone."""
+
+    max_seals: int = 8
+    """How many times one turn may be sealed. A turn is a human input and all the runs that resume it."""
+
+    poll_interval: float = 0.2
+    """Seconds between two looks at the ledger while an answer streams. A request that reaches this very
+    process is seen at once; the interval counts for those that another process took."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_seals, bool) or not isinstance(self.max_seals, int) or self.max_seals < 0:
+            raise ConfigurationError(f"max_seals must be an integer of 0 or more, not {self.max_seals!r}")
+        if not isinstance(self.poll_interval, int | float) or not self.poll_interval > 0:
+            raise ConfigurationError(
+                f"poll_interval must be a number of seconds above 0, not {self.poll_interval!r}"
+            )
