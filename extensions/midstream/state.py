@@ -179,6 +179,11 @@ class MidstreamState(TypedDict):
     preemption: NotRequired[Annotated[PreemptionState, merge]]
 
 
+def has_channel(state: Any) -> bool:
+    """Tells whether a state, of any kind, has the channel `preemption`."""
+    return "preemption" in state if isinstance(state, dict) else hasattr(state, "preemption")
+
+
 def preemption_of(state: Any) -> PreemptionState:
     """Returns the channel's value in a dict, a dataclass or a pydantic model; `{}` if none."""
     value = state.get("preemption") if isinstance(state, dict) else getattr(state, "preemption", None)
