@@ -122,7 +122,7 @@ class ModelNode(Runnable[Any, Any]):
         return bound
 
     def _choose(self, state: Any, runtime: Runtime[Any]) -> Model | Awaitable[Model]:
-        """Returns the model of this entry, with its tools; or, from an async callable, an awaitable of one."""
+        """Returns the model of this entry, with its tools; from an async callable, an awaitable of one."""
         if isinstance(self._model, Runnable):
             return self._model
         chosen = self._model(state, runtime)
