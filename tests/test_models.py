@@ -318,7 +318,7 @@ async def test_a_state_without_the_channel_is_refused_with_a_reason(schema: type
     builder.add_node("model", ModelNode(FakeChatModel()))
     builder.add_edge(START, "model")
 
-    with pytest.raises(ConfigurationError, match="subclass of midstream.MidstreamState"):
+    with pytest.raises(ConfigurationError, match="a subclass of midstream"):
         await builder.compile(checkpointer=InMemorySaver()).ainvoke(ASKED, thread())
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 from midstream import Ledger, MidstreamState, ModelNode, PreemptionTransformer
+from midstream.ledger import NAMESPACE
 
 ASKED = {"messages": [HumanMessage("Tell me a story.", id="h1")]}
 
@@ -64,3 +67,34 @@ def said(messages: Sequence[BaseMessage]) -> list[tuple[str, str]]:
 
 def is_sealed(message: BaseMessage) -> bool:
     return bool(message.response_metadata.get("preemption", {}).get("sealed"))
+
+
+class OpenLedgerSaver(InMemorySaver):
+    """A saver that lets a test wait until somebody has read the ledger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[asyncio.Event] = []
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        found = await super().aget_tuple(config)
+        if config["configurable"].get("checkpoint_ns") == NAMESPACE:
+            # Whoever waits goes on in a later turn of the loop; the reader acts in this one.
+            while self._waiting:
+                self._waiting.pop().set()
+        return found
+
+    async def is_read(self) -> None:
+        """Waits for the next read of the ledger."""
+        read = asyncio.Event()
+        self._waiting.append(read)
+        await read.wait()
+
+    def posted(self, config: RunnableConfig, request: dict[str, Any]) -> Callable[[], Awaitable[None]]:
+        """A step of a script: posts a request, and waits until the run knows of it."""
+
+        async def post() -> None:
+            await ledger_of(self, config).aappend(request)
+            await self.is_read()
+
+        return post
