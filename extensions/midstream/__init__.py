@@ -9,6 +9,7 @@ from midstream.options import Preemption
 from midstream.routing import after_turn
 from midstream.seal import SealControl, sealable
 from midstream.state import MidstreamState
+from midstream.tool_node import ToolNode
 
 __all__ = [
     "ConfigurationError",
@@ -22,6 +23,7 @@ __all__ = [
     "PreemptionTransformer",
     "SealControl",
     "SealGate",
+    "ToolNode",
     "after_turn",
     "sealable",
 ]
