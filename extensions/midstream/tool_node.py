@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, cast, get_args
 
-from langchain_core.messages import ToolCall
+from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import get_executor_for_config
 from langchain_core.tools import BaseTool
@@ -268,7 +269,7 @@ class _Work:
     async def _arun(self, call: ToolCall, config: RunnableConfig) -> Output:
         runtime = self._tool_runtime(call, config)
         try:
-            return cast("Output", await self._node._arun_one(call, self._input_type, runtime))
+            return _identified(await self._node._arun_one(call, self._input_type, runtime))
         except ParentCommand as handoff:
             return _handed_over(handoff, config)
 
@@ -318,6 +319,14 @@ def _handed_over(handoff: ParentCommand, config: RunnableConfig) -> Command[Any]
     if command.graph != config["configurable"]["checkpoint_ns"]:
         raise handoff
     return replace(command, graph=None)
+
+
+def _identified(output: Any) -> Output:
+    """Gives a result its id before it is kept, so that it has the same one in every run that shows it."""
+    for message in output if isinstance(output, list) else (output,):
+        if isinstance(message, ToolMessage) and message.id is None:
+            message.id = str(uuid.uuid4())
+    return cast("Output", output)
 
 
 def _result(future: Future[Any]) -> Any:
