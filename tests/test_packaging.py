@@ -99,7 +99,7 @@ def test_protocol_loads_neither_langgraph_nor_langchain() -> None:
     code = "import sys, midstream_client.protocol; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = _python("-c", code, path=PACKAGES["midstream_client"]).split()
 
-    assert not {"langgraph", "langgraph_sdk", "langchain_core", "midstream"} & set(loaded)
+    assert not {"langgraph", "langgraph_api", "langchain_core", "midstream"} & set(loaded)
 
 
 def test_client_never_imports_the_graphs_side() -> None:
