@@ -1,10 +1,68 @@
-"""The one place that names private parts of the LangGraph server."""
+"""Every private name of the host that midstream touches, and nothing else.
+
+Each says the version that it was read from.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import EmptyChannelError
+
+
+def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
+    """Returns the saver of the graph that a node runs in, or None where nothing is saved.
+
+    Read from langgraph 1.2.24, `langgraph._internal._constants.CONFIG_KEY_CHECKPOINTER`.
+    """
+    saver: BaseCheckpointSaver[Any] | None = config.get("configurable", {}).get("__pregel_checkpointer")
+    # Asked for what it does: a server's own saver need not be of the class.
+    return saver if hasattr(saver, "aget_tuple") else None
+
+
+def steps_left(config: RunnableConfig) -> int | None:
+    """Returns how many more steps the graph may take after this one, or None if that cannot be told.
+
+    Read from langgraph 1.2.24, `langgraph.managed.is_last_step`: `stop - step` counts this step too.
+    """
+    scratchpad = config.get("configurable", {}).get("__pregel_scratchpad")
+    stop, step = getattr(scratchpad, "stop", None), getattr(scratchpad, "step", None)
+    return stop - step - 1 if isinstance(stop, int) and isinstance(step, int) else None
+
+
+def is_sent(config: RunnableConfig) -> bool:
+    """Tells whether a node was started by a `Send`, whose argument is its whole state.
+
+    Read from langgraph 1.2.24, `langgraph.pregel._algo.prepare_single_task`.
+    """
+    return "__pregel_push" in config.get("metadata", {}).get("langgraph_triggers", ())
+
+
+def read_channel(config: RunnableConfig, name: str) -> Any:
+    """Returns a channel of the graph that a node runs in, also where the node's input is not its state.
+
+    None where the graph has no such channel, or it holds nothing. Read from langgraph 1.2.24,
+    `langgraph._internal._constants.CONFIG_KEY_READ`.
+    """
+    read = config.get("configurable", {}).get("__pregel_read")
+    try:
+        return read(name, False) if read is not None else None
+    except (KeyError, EmptyChannelError):
+        return None
+
+
+def configured_model(runnable: Any, config: RunnableConfig | None) -> Runnable[Any, Any] | None:
+    """Returns what `init_chat_model(configurable_fields=...)` stands for in this call; None for all else.
+
+    Read from langchain 1.5.2, `langchain.chat_models.base._ConfigurableModel`, which langchain-core does not
+    know and which makes its model anew for each call.
+    """
+    if type(runnable).__name__ != "_ConfigurableModel":
+        return None
+    model: Runnable[Any, Any] = runnable._model(config)
+    return model
 
 
 async def server_saver() -> BaseCheckpointSaver[Any]:

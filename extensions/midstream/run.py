@@ -1,4 +1,4 @@
-"""Which run a node works for, and whether it works inside a tool.
+"""The run that a node works for, as this process knows it.
 
 On the server every run has an id. An open-source graph may be invoked without one; then the run is known
 by its `RunControl`, which LangGraph makes once for each run and hands to all of its nodes and subgraphs.
@@ -8,39 +8,115 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from langgraph.runtime import RunControl, Runtime
+from langgraph.runtime import Runtime
 
-MAX_UNNAMED = 1024
-"""How many runs without an id are remembered in this process."""
+from midstream.state import Halt, halt_of
 
-_unnamed: OrderedDict[int, tuple[RunControl, str]] = OrderedDict()
+if TYPE_CHECKING:
+    from midstream.watch import AsyncWatch, SyncWatch
+
+MAX_RUNS = 4096
+"""How many runs are remembered in this process; a running node keeps its own in any case."""
+
+_runs: OrderedDict[Hashable, Run] = OrderedDict()
 _lock = Lock()
 
 _inside_tool: ContextVar[bool] = ContextVar("midstream_inside_tool", default=False)
 
 
-def run_id_of(runtime: Runtime[Any]) -> str:
-    """Returns the run's id; for a run that was given none, one that stays the same while it lasts."""
-    info = runtime.execution_info
+class Run:
+    """What the agents of one run share: which request is whose, and one look-out for all of them."""
+
+    def __init__(self, run_id: str, anchor: object = None) -> None:
+        self.id = run_id
+        self.lock = Lock()
+        self.async_watches: dict[int, AsyncWatch] = {}
+        """By event loop."""
+
+        self.sync_watch: SyncWatch | None = None
+        self.halt: Halt | None = None
+        """Why this run was halted, as soon as one of its agents has decided it; None while it goes on."""
+
+        self.halted_by: str | None = None
+        """The agent that decided the halt."""
+
+        self._owners: dict[str, str] = {}
+        self._ended: set[str] = set()
+        self._ending = 0
+        # Held so that the `id()` by which a run without an id is known is not given to another object.
+        self._anchor = anchor
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} [{len(self._owners)} taken]>"
+
+    def take(self, owner: str, request_ids: Collection[str]) -> list[str]:
+        """Gives requests to an agent; returns those that are its own now, which others will not get."""
+        with self.lock:
+            return [name for name in request_ids if self._owners.setdefault(name, owner) == owner]
+
+    def free(self, owner: str, request_ids: Collection[str]) -> list[str]:
+        """Returns the requests that this agent has or could take."""
+        with self.lock:
+            return [name for name in request_ids if self._owners.get(name, owner) == owner]
+
+    def begin_seal(self, known: Collection[str], limit: int) -> bool:
+        """Takes one seal or restart of the turn's budget, which the parallel agents of a run share.
+
+        Args:
+            known: The ids of those that the agent knows from its state.
+            limit: How many the turn may have.
+        """
+        with self.lock:
+            if len(self._ended.union(known)) + self._ending >= limit:
+                return False
+            self._ending += 1
+            return True
+
+    def finish_seal(self, message_id: str | None) -> None:
+        """Says what became of a seal that was begun; None gives it back."""
+        with self.lock:
+            self._ending -= 1
+            if message_id is not None:
+                self._ended.add(message_id)
+
+
+def run_of(runtime: Runtime[Any]) -> Run:
+    """Returns the run that a node works for; the same object for all of its nodes in this process."""
+    info, control = runtime.execution_info, runtime.control
+    key: Hashable
     if info is not None and info.run_id is not None:
-        return str(info.run_id)
-    control = runtime.control
-    if control is None:
-        return str(uuid.uuid4())
+        key = (info.thread_id, str(info.run_id))
+    elif control is not None:
+        key = id(control)
+    else:
+        return Run(str(uuid.uuid4()))
 
     with _lock:
-        # The entry holds the control itself, so that its `id` cannot be given to another.
-        _, name = _unnamed.setdefault(id(control), (control, str(uuid.uuid4())))
-        _unnamed.move_to_end(id(control))
-        while len(_unnamed) > MAX_UNNAMED:
-            _unnamed.popitem(last=False)
-        return name
+        run = _runs.get(key)
+        if run is None:
+            name = key[1] if isinstance(key, tuple) else str(uuid.uuid4())
+            run = _runs[key] = Run(name, control)
+        _runs.move_to_end(key)
+        while len(_runs) > MAX_RUNS:
+            _runs.popitem(last=False)
+        return run
+
+
+def run_id_of(runtime: Runtime[Any]) -> str:
+    """Returns the run's id; for a run that was given none, one that stays the same while it lasts."""
+    return run_of(runtime).id
+
+
+def halt_in(state: Any, runtime: Runtime[Any]) -> Halt | None:
+    """Returns the halt of this run: in the node's state, or decided by another agent of this process."""
+    run = run_of(runtime)
+    return halt_of(state, run.id) or run.halt
 
 
 def is_inside_tool() -> bool:

@@ -8,10 +8,13 @@ therefore sets of ids (the sealed messages of the turn), folded into numbers whe
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from langchain_core.messages import AnyMessage
 from langgraph.graph.message import add_messages
+
+# Not from `typing`: before Python 3.12 pydantic refuses those in a state that is a model of its own.
+from typing_extensions import TypedDict
 
 MAX_RUNS = 32
 """How many runs of a turn are remembered, newest last."""
@@ -31,17 +34,18 @@ class Halt(TypedDict):
 
 
 class Boundary(TypedDict):
-    """What a model node has to do when it is entered again."""
+    """Where a model node stands in its turn."""
 
     n: int
-    """Counts the node's boundaries, so that the newer of two values is known."""
+    """Counts the node's changes of phase, so that the newer of two values is known."""
 
-    done: bool
-    """Whether the boundary was run."""
+    phase: Literal["open", "going", "over"]
+    """`open`: the next entry runs a boundary. `going`: a boundary was run, the model is called next.
+    `over`: the node's turn has ended."""
 
-    kind: Literal["seal", "end", "restart"]
+    kind: Literal["seal", "end", "entry"]
     message_id: str | None
-    """The sealed message; None after a restart, which left none."""
+    """The message that the boundary follows; None at an entry."""
 
 
 class Handled(TypedDict):
@@ -153,7 +157,7 @@ def merge(left: PreemptionState | None, right: PreemptionState | None) -> Preemp
         known = {**left.get("boundaries", {})}
         for node, boundary in boundaries.items():
             mine = known.get(node)
-            if mine is None or (boundary["n"], boundary["done"]) > (mine["n"], mine["done"]):
+            if mine is None or boundary["n"] > mine["n"]:
                 known[node] = boundary
         merged["boundaries"] = known
 
@@ -176,6 +180,11 @@ class MidstreamState(TypedDict):
 
     messages: Annotated[list[AnyMessage], add_messages]
     preemption: NotRequired[Annotated[PreemptionState, merge]]
+
+
+def has_channel(state: Any) -> bool:
+    """Tells whether a state, of any kind, has the channel `preemption`."""
+    return "preemption" in state if isinstance(state, dict) else hasattr(state, "preemption")
 
 
 def preemption_of(state: Any) -> PreemptionState:

@@ -1,0 +1,144 @@
+"""What happens between two model calls, as pure functions: which requests apply, and what they become."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, ToolMessage
+
+from midstream._ledger_flow import Entry
+from midstream.state import Handled, PreemptionState, Turn
+
+INCOMPLETE = "preempt_incomplete"
+"""The halt reason of a run whose answer was sealed and then found nothing to go on with."""
+
+
+def is_steer(message: BaseMessage) -> bool:
+    """Tells whether midstream put this message into the thread."""
+    return message.additional_kwargs.get("source") == "steer"
+
+
+def turn_of(value: PreemptionState, messages: Sequence[BaseMessage], run_id: str) -> Turn:
+    """Returns the turn that this run belongs to: the one before, or a new one after a new human input."""
+    old = value.get("turn")
+    if old is not None and run_id in old["runs"]:
+        return old
+
+    key = next(
+        (each.id for each in reversed(messages) if isinstance(each, HumanMessage) and not is_steer(each)),
+        None,
+    )
+    if old is not None and old["key"] == key:
+        return {**old, "runs": [*old["runs"], run_id]}
+    return Turn(key=key, runs=[run_id], seals=[], restarts=[], empty_boundaries=[])
+
+
+def injected(entry: Entry) -> list[HumanMessage]:
+    """Returns the messages of a steer; their ids follow from the request's, so that none enters twice."""
+    return [
+        HumanMessage(
+            content=message["content"],
+            id=str(uuid.uuid5(uuid.UUID(entry.id), str(index))),
+            additional_kwargs={"source": "steer", "request_id": entry.id},
+        )
+        for index, message in enumerate(entry.messages)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """The requests that a boundary settles."""
+
+    steers: tuple[Entry, ...] = ()
+    halts: tuple[Entry, ...] = ()
+    expired: tuple[Entry, ...] = ()
+
+    known: tuple[Entry, ...] = ()
+    """Steers whose messages are in the thread already: handled, though the mark of it is gone."""
+
+    @property
+    def applied(self) -> tuple[Entry, ...]:
+        return self.steers + self.halts
+
+    @property
+    def quiet(self) -> Drain:
+        """What is settled without a word to the model."""
+        return Drain(expired=self.expired, known=self.known)
+
+
+def _is_later(run_id: str, than: str) -> bool:
+    """Tells whether a run is known to have been made after another: their ids have to be ordered by time."""
+    try:
+        one, other = uuid.UUID(run_id), uuid.UUID(than)
+    except ValueError:
+        return False
+    return one.version == other.version and one.version in (6, 7) and one.int > other.int
+
+
+def drain(
+    pending: Sequence[Entry],
+    *,
+    node: str,
+    turn: Turn,
+    run_id: str,
+    message_ids: Collection[str | None],
+) -> Drain:
+    """Decides which of the pending requests, in order of acceptance, this node settles now.
+
+    1. One that names another node is left to it; one that names a run of another turn is expired, but for a
+       run that is still to come, which it waits for.
+    2. Steers that were accepted before a halt are injected; the ones after it wait for the next run.
+    3. All halts are settled by the first, so that none is left over to stop the next run.
+    """
+    mine = [entry for entry in pending if entry.node in (None, node)]
+    live = [entry for entry in mine if entry.run_id is None or entry.run_id in turn["runs"]]
+    expired = [
+        entry
+        for entry in mine
+        if entry.run_id is not None
+        and entry.run_id not in turn["runs"]
+        and not _is_later(entry.run_id, run_id)
+    ]
+    halts = [entry for entry in live if entry.kind == "halt"]
+    steers = [entry for entry in live if entry.kind == "steer"]
+    if halts:
+        first = (halts[0].accepted_at, halts[0].id)
+        steers = [entry for entry in steers if (entry.accepted_at, entry.id) < first]
+    known = [entry for entry in steers if injected(entry)[0].id in message_ids]
+    return Drain(
+        steers=tuple(entry for entry in steers if entry not in known),
+        halts=tuple(halts),
+        expired=tuple(expired),
+        known=tuple(known),
+    )
+
+
+def handled(drained: Drain, *, outcome: str, run_id: str, node: str) -> dict[str, Handled]:
+    """Returns how the requests of a boundary ended, by their ids."""
+
+    def record(entry: Entry, how: str) -> Handled:
+        return Handled(
+            outcome=how,
+            run_id=run_id,
+            node=node,
+            message_ids=[str(message.id) for message in injected(entry)],
+            accepted_at=entry.accepted_at,
+        )
+
+    ended = {entry.id: record(entry, outcome) for entry in drained.applied + drained.known}
+    ended.update({entry.id: {**record(entry, "expired"), "message_ids": []} for entry in drained.expired})
+    return ended
+
+
+def outcome_at_entry(messages: Sequence[AnyMessage] | Sequence[BaseMessage]) -> str:
+    """Returns the outcome of a request that applies as a model node is entered."""
+    return "tool_boundary" if messages and isinstance(messages[-1], ToolMessage) else "entry"
+
+
+def messages_of(state: Any, key: str) -> list[BaseMessage]:
+    """Returns the messages of a state that is a dict, a dataclass or a pydantic model."""
+    found = state.get(key) if isinstance(state, dict) else getattr(state, key, None)
+    return list(found or ())

@@ -1,0 +1,332 @@
+"""The model node: calls a chat model, and can be steered and halted while it does."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias, cast
+
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.config import get_config
+from langgraph.runtime import Runtime, get_runtime
+
+from midstream._host import is_sent, read_channel, saver_of, steps_left
+from midstream.boundary import messages_of
+from midstream.effects import (
+    AskHook,
+    CallModel,
+    Effect,
+    Flow,
+    ReadLedger,
+    ReadSaved,
+    Rotate,
+    WriteHalt,
+    WriteMarks,
+)
+from midstream.errors import ConfigurationError
+from midstream.events import Emitter
+from midstream.ledger import HaltRecord, Ledger
+from midstream.node_call import NodeCall
+from midstream.options import Preemption
+from midstream.run import is_inside_tool, run_of
+from midstream.seal import sealable
+from midstream.state import Handled, has_channel, merge, preemption_of
+from midstream.visit import Place, Update, Visit
+from midstream.watch import awatching, watching
+
+logger = logging.getLogger("midstream")
+
+Model: TypeAlias = Runnable[Any, Any]
+ModelFactory: TypeAlias = Callable[[Any, Runtime[Any]], Model | Awaitable[Model]]
+Prompt: TypeAlias = str | SystemMessage | Callable[[Any], str | BaseMessage | Sequence[BaseMessage]]
+
+
+class ModelNode(Runnable[Any, Any]):
+    """A node that calls a chat model on the state's messages and may be preempted in mid-answer.
+
+    The node returns to itself by `Command(goto=...)`, which comes on top of its static edges. Leave it by
+    LangGraph's `tools_condition`, by a static edge to `END`, or by `after_turn`.
+
+    Args:
+        model: A chat model; a runnable that ends in chat models (with bound tools, retries, fallbacks,
+            configurable fields, or as the last of a sequence); or a callable of the state and the runtime
+            that returns one, which may be async.
+        tools: Tools to bind to the model, as for `bind_tools`.
+        prompt: What comes before the messages: text, a system message, or a callable of the state that
+            returns either or a list of messages.
+        preemption: How the node may be preempted.
+        messages_key: The state's channel of messages.
+
+    Raises:
+        ConfigurationError: The model is neither a runnable nor callable, or cannot be given tools.
+    """
+
+    def __init__(
+        self,
+        model: Model | ModelFactory,
+        *,
+        tools: Sequence[Any] = (),
+        prompt: Prompt | None = None,
+        preemption: Preemption | None = None,
+        messages_key: str = "messages",
+    ) -> None:
+        if not isinstance(model, Runnable) and not callable(model):
+            raise ConfigurationError(
+                "model must be a chat model, a runnable that ends in one, or a callable that returns one, "
+                f"not {model!r}"
+            )
+        self._tools = list(tools)
+        self._model = self._with_tools(model) if isinstance(model, Runnable) else model
+        self._prompt = prompt
+        self._options = preemption if preemption is not None else Preemption()
+        self._messages_key = messages_key
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002 (the base's name)
+        """Runs the node on a graph's state; returns its update."""
+        entry = _Entry(self, input, config if config is not None else get_config())
+        model = self._choose(input, entry.runtime)
+        if inspect.isawaitable(model):
+            if inspect.iscoroutine(model):
+                model.close()
+            raise ConfigurationError(
+                "model is an async callable, so the graph must be run by ainvoke or astream"
+            )
+        return entry.run(model)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002
+        """Same as `invoke`, but awaited."""
+        entry = _Entry(self, input, config if config is not None else get_config())
+        model = self._choose(input, entry.runtime)
+        if inspect.isawaitable(model):
+            model = self._with_tools(await model)
+        return await entry.arun(model)
+
+    def _with_tools(self, model: Model) -> Model:
+        if not self._tools:
+            return model
+        bind_tools = getattr(model, "bind_tools", None)
+        if bind_tools is None:
+            raise ConfigurationError(
+                f"{type(model).__name__} cannot be given tools: bind them to the chat model inside it, "
+                "and leave out tools=..."
+            )
+        try:
+            bound: Model = bind_tools(self._tools)
+        except NotImplementedError:
+            raise ConfigurationError(f"{type(model).__name__} does not support tools") from None
+        return bound
+
+    def _choose(self, state: Any, runtime: Runtime[Any]) -> Model | Awaitable[Model]:
+        """Returns the model of this entry, with its tools; from an async callable, an awaitable of one."""
+        if isinstance(self._model, Runnable):
+            return self._model
+        chosen = self._model(state, runtime)
+        return self._with_tools(chosen) if isinstance(chosen, Runnable) else chosen
+
+    def _request(self, state: Any, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Returns what the model is sent: the prompt, whole on every call, and the messages."""
+        prompt = self._prompt(state) if callable(self._prompt) else self._prompt
+        if prompt is None:
+            return list(messages)
+        if isinstance(prompt, str):
+            return [SystemMessage(prompt), *messages]
+        if isinstance(prompt, BaseMessage):
+            return [prompt, *messages]
+        return [*prompt, *messages]
+
+
+class _Steps:
+    """Steps through a flow; what an effect raises is not taken for the flow's end."""
+
+    def __init__(self, flow: Flow[Update]) -> None:
+        self.flow = flow
+        self.update: Update | None = None
+
+    def next(self, result: Any) -> Effect | None:
+        try:
+            return self.flow.send(result)
+        except StopIteration as end:
+            self.update = end.value
+            return None
+
+
+class _Entry:
+    """One entry of a node: performs what its visit asks for."""
+
+    def __init__(self, node: ModelNode, state: Any, config: RunnableConfig) -> None:
+        self._node = node
+        self._state = state
+        self._config = config
+        self._messages = messages_of(state, node._messages_key)
+        self._name = str(config.get("metadata", {}).get("langgraph_node", ""))
+        self.runtime = get_runtime()
+        self._saver = saver_of(config)
+        info = self.runtime.execution_info
+        self._thread_id = str(info.thread_id) if info is not None and info.thread_id is not None else None
+        self._namespace, _, _ = (info.checkpoint_ns if info is not None else "").rpartition("|")
+
+    @property
+    def _is_preemptible(self) -> bool:
+        return (
+            self._node._options.enabled
+            and self._saver is not None
+            and self._thread_id is not None
+            and not is_inside_tool()
+        )
+
+    def run(self, model: Model) -> Update:
+        if not self._is_preemptible:
+            return self._plain(model.invoke(self._request(), self._config))
+        visit, ledger = self._start()
+        steps = _Steps(visit.flow())
+        result: Any = None
+        try:
+            while (effect := steps.next(result)) is not None:
+                if isinstance(effect, CallModel):
+                    result = self._call(model, effect.call, ledger, visit)
+                elif isinstance(effect, AskHook):
+                    result = effect.hook.call(effect.given, visit.options.hook_timeout)
+                else:
+                    result = self._perform(effect, ledger)
+        finally:
+            steps.flow.close()
+        return cast("Update", steps.update)
+
+    async def arun(self, model: Model) -> Update:
+        if not self._is_preemptible:
+            return self._plain(await model.ainvoke(self._request(), self._config))
+        visit, ledger = self._start()
+        steps = _Steps(visit.flow())
+        result: Any = None
+        try:
+            while (effect := steps.next(result)) is not None:
+                if isinstance(effect, CallModel):
+                    result = await self._acall(model, effect.call, ledger, visit)
+                elif isinstance(effect, AskHook):
+                    result = await effect.hook.acall(effect.given, visit.options.hook_timeout)
+                else:
+                    result = await self._aperform(effect, ledger)
+        finally:
+            steps.flow.close()
+        return cast("Update", steps.update)
+
+    def _plain(self, answer: Any) -> Update:
+        return {self._node._messages_key: [self._checked(answer)]}
+
+    def _request(self) -> list[BaseMessage]:
+        return self._node._request(self._state, self._messages)
+
+    def _start(self) -> tuple[Visit, Ledger]:
+        node, thread_id = self._node, str(self._thread_id)
+        sent = self._state if is_sent(self._config) and isinstance(self._state, dict) else None
+        value = preemption_of(self._state)
+        if sent is not None:
+            value = merge(read_channel(self._config, "preemption"), value)
+        elif not has_channel(self._state):
+            raise ConfigurationError(
+                "the graph's state has no channel 'preemption': make its schema a subclass of "
+                "midstream.MidstreamState, or turn preemption off by Preemption(enabled=False)"
+            )
+        visit = Visit(
+            value=value,
+            messages=self._messages,
+            place=Place(
+                node=self._name,
+                owner=self._owner(sent),
+                thread_id=thread_id,
+                run=run_of(self.runtime),
+                messages_key=node._messages_key,
+                steps_left=steps_left(self._config),
+                has_tools=bool(node._tools),
+                sent=sent,
+            ),
+            options=node._options,
+            emitter=Emitter(self.runtime.stream_writer, self._name),
+        )
+        return visit, Ledger(cast("BaseCheckpointSaver[Any]", self._saver), thread_id)
+
+    def _owner(self, sent: dict[str, Any] | None) -> str:
+        owner = f"{self._namespace}|{self._name}"
+        if sent is None:
+            return owner
+        info = self.runtime.execution_info
+        before = (sent.get("preemption") or {}).get("sent")
+        return before or f"{owner}#{info.task_id if info is not None else ''}"
+
+    def _checked(self, answer: Any) -> AIMessage:
+        if not isinstance(answer, AIMessage):
+            raise ConfigurationError(
+                f"the model of a ModelNode must answer with an AIMessage, not {type(answer).__name__}: "
+                "put output parsers into a node of their own"
+            )
+        return answer
+
+    def _call(self, model: Model, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
+        interval = visit.options.poll_interval
+        with watching(visit.run, ledger, str(self._thread_id), call, interval):
+            answer = sealable(model, call, self._config).invoke(self._request(), self._config)
+        return self._checked(answer)
+
+    async def _acall(self, model: Model, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
+        interval = visit.options.poll_interval
+        call.call_later = asyncio.get_running_loop().call_later
+        try:
+            async with awatching(visit.run, ledger, str(self._thread_id), call, interval):
+                answer = await sealable(model, call, self._config).ainvoke(self._request(), self._config)
+        finally:
+            call.finished()
+        return self._checked(answer)
+
+    def _perform(self, effect: Effect, ledger: Ledger) -> Any:
+        try:
+            match effect:
+                case ReadLedger():
+                    return ledger.view()
+                case ReadSaved():
+                    saver = cast("BaseCheckpointSaver[Any]", self._saver)
+                    return _handled_in(saver.get(self._saved()))
+                case WriteMarks(marks):
+                    return ledger.mark(marks)
+                case Rotate(view):
+                    return ledger.rotate(view)
+                case WriteHalt(halt):
+                    return ledger.record_halt(HaltRecord(**halt, at=time.time()))
+        except Exception:
+            return _missed(effect)
+
+    async def _aperform(self, effect: Effect, ledger: Ledger) -> Any:
+        try:
+            match effect:
+                case ReadLedger():
+                    return await ledger.aview()
+                case ReadSaved():
+                    saver = cast("BaseCheckpointSaver[Any]", self._saver)
+                    return _handled_in(await saver.aget(self._saved()))
+                case WriteMarks(marks):
+                    return await ledger.amark(marks)
+                case Rotate(view):
+                    return await ledger.arotate(view)
+                case WriteHalt(halt):
+                    return await ledger.arecord_halt(HaltRecord(**halt, at=time.time()))
+        except Exception:
+            return _missed(effect)
+
+    def _saved(self) -> RunnableConfig:
+        return {"configurable": {"thread_id": self._thread_id, "checkpoint_ns": self._namespace}}
+
+
+def _handled_in(checkpoint: Any) -> dict[str, Handled]:
+    return preemption_of(checkpoint["channel_values"] if checkpoint else None).get("handled", {})
+
+
+def _missed(effect: Effect) -> Any:
+    """Lets a visit go on after a note on the ledger failed: only reading it is needed to be right."""
+    if isinstance(effect, ReadLedger):
+        raise
+    logger.warning("the ledger could not be kept tidy: %s", type(effect).__name__, exc_info=True)
+    return {} if isinstance(effect, ReadSaved) else None

@@ -1,0 +1,425 @@
+"""Ending a model's stream early, from inside the model.
+
+A caller that breaks out of `model.astream()` leaves langchain-core with a failed call: `on_llm_error`,
+a lost usage, an open span. So the stream is ended below core: `sealable` returns a copy of a runnable in
+which every chat model is seen through a subclass of its own class. The subclass passes the provider's
+chunks on, and when its `SealControl` says so, closes the provider's stream, adds one last chunk, and ends.
+Core sees a natural end: one `on_llm_end` with the merged message, for every handler.
+
+The copy of a chat model *shares the attributes* of the original (one `__dict__`), so that clients which the
+model makes lazily are made once, and only the class and the control differ.
+
+How a stream is ended, by the two moments at which that may happen:
+
+1. A chunk was just delivered. The provider's generators are all suspended at a `yield`; they are closed
+   one by one, the innermost first. Closing only the outermost would leave the others, and the HTTP stream
+   that the innermost holds, to the garbage collector.
+2. The provider is silent. The generators are suspended in an `await` of the task that reads them. That task
+   is cancelled, which unwinds them from the innermost outwards, and exactly this one cancellation is taken
+   back: a cancellation from outside that arrives meanwhile still wins.
+
+Read from langchain-core 1.8.3: `BaseChatModel._generate_with_cache` and its twin ask `_should_stream`, and
+read `_stream` / `_astream`, directly or through the bridge to events of the newer protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from threading import Lock
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import add_ai_message_chunks
+from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langchain_core.runnables.configurable import DynamicRunnable
+
+from midstream._host import configured_model
+from midstream.gate import SealGate, WaitReason
+from midstream.usage import missing_usage
+
+logger = logging.getLogger("midstream")
+
+SEALED_KEY = "preemption"
+"""Where a sealed message says so: `response_metadata["preemption"]["sealed"]`."""
+
+
+class SealControl:
+    """Decides over one model call: asked after each chunk, told from outside when to look at once.
+
+    Subclasses override `claim`, `claim_restart` and `blocked`. All methods may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        """Whether anybody wants the answer to end: a level, not an edge. Read once for each chunk."""
+
+        self.sealed = False
+        """Whether a stream of this call was ended early, at a point where the answer may end."""
+
+        self.restarted = False
+        """Whether a stream of this call was ended because it had shown nothing: its answer is dropped."""
+
+        self._live: LiveStream | None = None
+
+    def request(self) -> None:
+        """Asks for a seal as soon as the answer's shape allows it, also while the provider is silent."""
+        self.requested = True
+        self.wake()
+
+    def opened(self) -> None:
+        """Is told that a stream has begun to be read."""
+        if self.requested:
+            self.wake()
+
+    def wake(self) -> None:
+        """Has a stream that waits for a silent provider ask again whether it may end."""
+        if (live := self._live) is not None:
+            live.wake()
+
+    def claim(self) -> bool:
+        """Takes the right to seal now; called when the answer may end here. False: it runs on."""
+        return True
+
+    def claim_restart(self) -> bool:
+        """Takes the right to drop an answer that has shown nothing so far. False: it runs on."""
+        return False
+
+    def blocked(self, reason: WaitReason) -> None:
+        """Is told what a requested seal waits for; often many times with the same reason."""
+
+    def may_end(self, gate: SealGate) -> bool:
+        """Asks the gate, then claims. True at most once for each stream."""
+        reason = gate.waiting_for
+        if reason is None:
+            self.sealed = self.claim()
+            return self.sealed
+        if gate.is_blank and self.claim_restart():
+            self.restarted = True
+            return True
+        self.blocked(reason)
+        return False
+
+
+class LiveStream:
+    """A stream that is being read, as far as somebody outside its task needs to know."""
+
+    __slots__ = ("control", "ending", "gate", "loop", "outside", "task", "waiting")
+
+    def __init__(self, control: SealControl, gate: SealGate) -> None:
+        self.control = control
+        self.gate = gate
+        self.loop = asyncio.get_running_loop()
+        self.task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self.outside = self.task.cancelling()
+        self.waiting = False
+        self.ending = False
+
+    def wake(self) -> None:
+        """Ends the stream now if it waits for a silent provider and may end; thread-safe."""
+        try:
+            self.loop.call_soon_threadsafe(self._interrupt)
+        except RuntimeError:  # the loop was closed: nobody reads this stream any more
+            return
+
+    def _interrupt(self) -> None:
+        control = self.control
+        if self.waiting and not self.ending and control.requested and control.may_end(self.gate):
+            self.ending = True
+            self.task.cancel()
+
+    def take_back(self) -> bool:
+        """Takes our own cancellation back; returns whether one from outside remains."""
+        return self.task.uncancel() > self.outside
+
+
+def _inner_generators(outer: Any) -> list[Any]:
+    """Returns the generators that this one is suspended in the iteration of, the innermost last.
+
+    A frame's iterators are on its value stack, which only the garbage collector's view of it shows.
+    """
+    found = [outer]
+    for part in gc.get_referents(outer):
+        if (inspect.isasyncgen(part) and not part.ag_running) or (
+            inspect.isgenerator(part) and not part.gi_running
+        ):
+            found += _inner_generators(part)
+    return found
+
+
+async def _aclose(stream: Any) -> None:
+    for generator in reversed(_inner_generators(stream)):
+        try:
+            if inspect.isgenerator(generator):
+                generator.close()
+            elif (aclose := getattr(generator, "aclose", None)) is not None:
+                await aclose()
+        except Exception:
+            logger.debug("a provider's stream complained about being closed", exc_info=True)
+
+
+def _close(stream: Any) -> None:
+    for generator in reversed(_inner_generators(stream)):
+        try:
+            if (close := getattr(generator, "close", None)) is not None:
+                close()
+        except Exception:
+            logger.debug("a provider's stream complained about being closed", exc_info=True)
+
+
+def _last_chunk(
+    chunks: list[AIMessageChunk],
+    prompt: Sequence[BaseMessage],
+    tools: list[Any] | None,
+    control: SealControl,
+) -> ChatGenerationChunk:
+    """Builds the chunk that ends an answer early: its mark, and the usage that the provider did not send."""
+    answer = add_ai_message_chunks(chunks[0], *chunks[1:]) if chunks else AIMessageChunk(content="")
+    usage, estimated = missing_usage(prompt, tools, answer)
+    metadata: dict[str, Any] = {SEALED_KEY: {"restarted": True} if control.restarted else {"sealed": True}}
+    if estimated:
+        metadata["estimated"] = list(estimated)
+    return ChatGenerationChunk(
+        message=AIMessageChunk(
+            content="" if not chunks or isinstance(chunks[-1].content, str) else [],
+            id=answer.id,
+            usage_metadata=usage,
+            response_metadata=metadata,
+            chunk_position="last",
+        )
+    )
+
+
+def _is_structured(model: BaseChatModel, call: dict[str, Any]) -> bool:
+    """Tells whether the answer has to be of a given format: half of one is of no use to anybody."""
+    extra = {**(getattr(model, "model_kwargs", None) or {}), **call}
+    return any(
+        extra.get(key)
+        for key in (
+            "response_format",
+            "ls_structured_output_format",
+            "structured_output_format",
+            "response_mime_type",
+            "response_schema",
+            "format",
+            "output_config",
+            "output_format",
+        )
+    )
+
+
+class _SealedStaysOut(BaseCache):
+    """The cache of a sealable model: half an answer is never kept as if it were the answer."""
+
+    def __init__(self, cache: BaseCache, control: SealControl) -> None:
+        self._cache = cache
+        self._control = control
+
+    def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        return self._cache.lookup(prompt, llm_string)
+
+    async def alookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        return await self._cache.alookup(prompt, llm_string)
+
+    def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        if not self._control.sealed and not self._control.restarted:
+            self._cache.update(prompt, llm_string, return_val)
+
+    async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        if not self._control.sealed and not self._control.restarted:
+            await self._cache.aupdate(prompt, llm_string, return_val)
+
+    def clear(self, **kwargs: Any) -> None:
+        self._cache.clear(**kwargs)
+
+
+_CONTROL = "_midstream_control"
+_classes: WeakKeyDictionary[type[BaseChatModel], type[BaseChatModel]] = WeakKeyDictionary()
+_classes_lock = Lock()
+
+
+def _sealable_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
+    with _classes_lock:
+        if (known := _classes.get(base)) is None:
+            known = _classes[base] = _make_class(base)
+        return known
+
+
+def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
+    """Makes the subclass: the name, module and serialised id of its base, and only what its base overrides.
+
+    Core tells by the class whether a model can stream; a model that cannot is left as it is.
+    """
+
+    def _should_stream(self: Any, *, async_api: bool, run_manager: Any = None, **kwargs: Any) -> bool:
+        # As if the caller had asked for a stream: a node's model is always read chunk by chunk.
+        wish = {**kwargs, "stream": kwargs.get("stream", True)}
+        return base._should_stream(self, async_api=async_api, run_manager=run_manager, **wish)
+
+    async def _astream(
+        self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        control: SealControl = getattr(self, _CONTROL)
+        stream = base._astream(self, messages, *args, **kwargs)
+        if _is_structured(self, kwargs):
+            async for chunk in stream:
+                yield chunk
+            return
+
+        gate = SealGate()
+        live = LiveStream(control, gate)
+        chunks: list[AIMessageChunk] = []
+        push, keep, advance = gate.push, chunks.append, stream.__anext__
+        ended = False
+        control._live = live
+        try:
+            control.opened()
+            while True:
+                live.waiting = True
+                try:
+                    chunk = await advance()
+                except StopAsyncIteration:
+                    live.waiting = False
+                    break
+                except asyncio.CancelledError:
+                    live.waiting = False
+                    if not live.ending or live.take_back():
+                        raise
+                    ended = True
+                    break
+                except Exception:
+                    live.waiting = False
+                    if not live.ending or live.take_back():
+                        raise
+                    ended = True
+                    break
+                live.waiting = False
+                if live.ending:  # the provider's client held our cancellation back
+                    live.take_back()
+                    ended = True
+                    break
+                message = cast("AIMessageChunk", chunk.message)
+                push(message)
+                keep(message)
+                yield chunk
+                if control.requested and control.may_end(gate):
+                    ended = True
+                    break
+        finally:
+            control._live = None
+            await _aclose(stream)
+        if ended:
+            yield _last_chunk(chunks, messages, kwargs.get("tools"), control)
+
+    def _stream(
+        self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
+    ) -> Iterator[ChatGenerationChunk]:
+        control: SealControl = getattr(self, _CONTROL)
+        stream = base._stream(self, messages, *args, **kwargs)
+        if _is_structured(self, kwargs):
+            yield from stream
+            return
+
+        gate = SealGate()
+        chunks: list[AIMessageChunk] = []
+        ended = False
+        try:
+            for chunk in stream:
+                message = cast("AIMessageChunk", chunk.message)
+                gate.push(message)
+                chunks.append(message)
+                yield chunk
+                if control.requested and control.may_end(gate):
+                    ended = True
+                    break
+        finally:
+            _close(stream)
+        if ended:
+            yield _last_chunk(chunks, messages, kwargs.get("tools"), control)
+
+    def cache(self: Any) -> BaseCache | bool | None:
+        configured: BaseCache | bool | None = self.__dict__.get("cache")
+        if configured is False:
+            return False
+        real = configured if isinstance(configured, BaseCache) else get_llm_cache()
+        return configured if real is None else _SealedStaysOut(real, getattr(self, _CONTROL))
+
+    body: dict[str, Any] = {
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "__slots__": (_CONTROL,),
+        "_should_stream": _should_stream,
+    }
+    if base._astream is not BaseChatModel._astream:
+        body["_astream"] = _astream
+    if base._stream is not BaseChatModel._stream:
+        body["_stream"] = _stream
+    metaclass: Any = type(base)
+    made: type[BaseChatModel] = metaclass(base.__name__, (base,), body)
+    # Not in the body, where pydantic would take it for a new definition of the field `cache`.
+    type.__setattr__(made, "cache", property(cache))
+    return made
+
+
+_PYDANTIC_STATE = (
+    "__dict__",
+    "__pydantic_fields_set__",
+    "__pydantic_extra__",
+    "__pydantic_private__",
+)
+
+
+def _sealable_model(model: BaseChatModel, control: SealControl) -> BaseChatModel:
+    made = _sealable_class(type(model))
+    seen = made.__new__(made)
+    for name in _PYDANTIC_STATE:
+        object.__setattr__(seen, name, getattr(model, name))
+    object.__setattr__(seen, _CONTROL, control)
+    return seen
+
+
+def sealable(
+    runnable: Runnable[Any, Any], control: SealControl, config: RunnableConfig | None = None
+) -> Runnable[Any, Any]:
+    """Returns a copy of a runnable whose answer `control` may end early.
+
+    Chat models are found through bindings, retries, fallbacks, configurable fields and alternatives, and at
+    the end of a sequence; a runnable that does not end in a chat model comes back as it is, and so does a
+    model that cannot stream: both work, unsealed. The original is not changed.
+
+    Args:
+        runnable: A chat model, or a runnable that ends in chat models.
+        control: Decides over the call; one control serves one call.
+        config: The config of the call, by which configurable models are chosen.
+    """
+    if isinstance(runnable, BaseChatModel):
+        return _sealable_model(runnable, control)
+    if isinstance(runnable, RunnableBindingBase):
+        inner = sealable(runnable.bound, control, merge_configs(runnable.config, config))
+        return runnable.model_copy(update={"bound": inner})
+    if isinstance(runnable, RunnableWithFallbacks):
+        return runnable.model_copy(
+            update={
+                "runnable": sealable(runnable.runnable, control, config),
+                "fallbacks": [sealable(each, control, config) for each in runnable.fallbacks],
+            }
+        )
+    if isinstance(runnable, RunnableSequence):
+        return runnable.model_copy(update={"last": sealable(runnable.last, control, config)})
+    if isinstance(runnable, DynamicRunnable):
+        chosen, _ = runnable.prepare(ensure_config(config))
+        return sealable(chosen, control, config)
+    if (chosen_model := configured_model(runnable, config)) is not None:
+        return sealable(chosen_model, control, config)
+    return runnable

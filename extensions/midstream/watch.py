@@ -1,0 +1,187 @@
+"""The look-out for new requests while answers stream: one for each run, whatever the number of its agents.
+
+It reads the ledger when it starts, at once when a request was written in this process, and every
+`interval` for those that another process wrote. What it sees it tells to all calls that are being streamed.
+A ledger that cannot be read does not disturb an answer: it is tried again at the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from midstream import wakeup
+from midstream._ledger_flow import View
+from midstream.ledger import Ledger
+from midstream.run import Run
+from midstream.seal import SealControl
+
+logger = logging.getLogger("midstream")
+
+
+class WatchedCall(SealControl, ABC):
+    """A model call that wants to know what is on the ledger."""
+
+    @abstractmethod
+    def look(self, view: View) -> None:
+        """Takes note of what the ledger says; called on any thread, and has to return at once."""
+
+
+class _Calls:
+    """The calls that one watch serves, and how often it looks."""
+
+    def __init__(self, ledger: Ledger, thread_id: str, interval: float) -> None:
+        self._ledger = ledger
+        self._thread_id = thread_id
+        self._interval = interval
+        self._calls: set[WatchedCall] = set()
+        self._failing = False
+
+    def _tell(self, view: View) -> None:
+        self._failing = False
+        for call in list(self._calls):
+            call.look(view)
+
+    def _failed(self) -> None:
+        if not self._failing:
+            logger.warning("the ledger of thread %s cannot be read", self._thread_id, exc_info=True)
+        self._failing = True
+
+
+class AsyncWatch(_Calls):
+    """A watch on an event loop."""
+
+    def __init__(self, ledger: Ledger, thread_id: str, interval: float) -> None:
+        super().__init__(ledger, thread_id, interval)
+        self._look_now = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def join(self, call: WatchedCall) -> None:
+        self._calls.add(call)
+        if self._task is None:
+            self._task = asyncio.create_task(self._watch())
+        else:
+            self._look_now.set()
+
+    def leave(self, call: WatchedCall) -> bool:
+        """Returns whether that was the last call."""
+        self._calls.discard(call)
+        return not self._calls
+
+    async def stop(self) -> None:
+        """Ends the watch; a read that is under way is awaited, since half a read can spoil a connection."""
+        self._look_now.set()
+        if self._task is not None:
+            await self._task
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._look_now.set)
+
+        unsubscribe = wakeup.subscribe(self._thread_id, wake)
+        try:
+            while self._calls:
+                self._look_now.clear()
+                try:
+                    self._tell(await self._ledger.aview())
+                except Exception:
+                    self._failed()
+                if not self._calls:
+                    return
+                try:
+                    async with asyncio.timeout(self._interval):
+                        await self._look_now.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            unsubscribe()
+
+
+class SyncWatch(_Calls):
+    """A watch on a thread of its own, for graphs that run without an event loop."""
+
+    def __init__(self, ledger: Ledger, thread_id: str, interval: float) -> None:
+        super().__init__(ledger, thread_id, interval)
+        self._look_now = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def join(self, call: WatchedCall) -> None:
+        self._calls.add(call)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="midstream-watch", daemon=True)
+            self._thread.start()
+        else:
+            self._look_now.set()
+
+    def leave(self, call: WatchedCall) -> bool:
+        """Returns whether that was the last call."""
+        self._calls.discard(call)
+        return not self._calls
+
+    def stop(self) -> None:
+        """Ends the watch; a read that is under way is awaited."""
+        self._look_now.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        unsubscribe = wakeup.subscribe(self._thread_id, self._look_now.set)
+        try:
+            while self._calls:
+                self._look_now.clear()
+                try:
+                    self._tell(self._ledger.view())
+                except Exception:
+                    self._failed()
+                if not self._calls:
+                    return
+                self._look_now.wait(self._interval)
+        finally:
+            unsubscribe()
+
+
+@asynccontextmanager
+async def awatching(
+    run: Run, ledger: Ledger, thread_id: str, call: WatchedCall, interval: float
+) -> AsyncIterator[None]:
+    """Tells `call` of what is on the ledger while the block runs."""
+    key = id(asyncio.get_running_loop())
+    with run.lock:
+        watch = run.async_watches.get(key)
+        if watch is None:
+            watch = run.async_watches[key] = AsyncWatch(ledger, thread_id, interval)
+        watch.join(call)
+    try:
+        yield
+    finally:
+        with run.lock:
+            is_last = watch.leave(call)
+            if is_last:
+                run.async_watches.pop(key, None)
+        if is_last:
+            await watch.stop()
+
+
+@contextmanager
+def watching(run: Run, ledger: Ledger, thread_id: str, call: WatchedCall, interval: float) -> Iterator[None]:
+    """Same as `awatching`, on a thread."""
+    with run.lock:
+        watch = run.sync_watch
+        if watch is None:
+            watch = run.sync_watch = SyncWatch(ledger, thread_id, interval)
+        watch.join(call)
+    try:
+        yield
+    finally:
+        with run.lock:
+            is_last = watch.leave(call)
+            if is_last:
+                run.sync_watch = None
+        if is_last:
+            watch.stop()
