@@ -301,14 +301,7 @@ class DictWithoutChannel(TypedDict):
     messages: Annotated[list[AnyMessage], add_messages]
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        DictWithoutChannel,
-        StateWithoutChannel,
-        DataclassWithoutChannel,
-    ],
-)
+@pytest.mark.parametrize("schema", [DictWithoutChannel, StateWithoutChannel, DataclassWithoutChannel])
 async def test_a_state_without_the_channel_is_refused_with_a_reason(schema: type[Any]) -> None:
     builder = StateGraph(schema)
     builder.add_node("model", ModelNode(FakeChatModel()))
