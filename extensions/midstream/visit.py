@@ -37,8 +37,8 @@ from midstream.boundary import (
 from midstream.events import Emitter
 from midstream.gate import WaitReason
 from midstream.options import Preemption
+from midstream.replay import SEALED_KEY, tidy_sealed
 from midstream.run import Run
-from midstream.seal import SEALED_KEY
 from midstream.state import Boundary, Halt, Handled, PreemptionState, Turn, halt_of, preemption_of
 from midstream.watch import WatchedCall
 
@@ -96,6 +96,7 @@ class NodeCall(WatchedCall):
 
     def __init__(self, visit: Visit) -> None:
         super().__init__()
+        self.count_tokens = visit.options.token_counter
         self._visit = visit
         self._wanted: tuple[Entry, ...] = ()
         self._told: set[str] = set()
@@ -267,6 +268,7 @@ class Visit:
         return update
 
     def _seal(self, answer: AIMessage, call: NodeCall) -> Update:
+        answer = tidy_sealed(answer)
         answer.response_metadata[SEALED_KEY] = {
             "sealed": True,
             "node": self._node,
