@@ -227,6 +227,25 @@ async def test_a_provider_that_holds_the_cancellation_back_and_speaks_on_is_seal
     assert balance.pending == [0, 0]
 
 
+async def test_a_provider_that_holds_the_cancellation_back_and_ends_is_sealed_all_the_same() -> None:
+    control, balance = Control(), Balance()
+
+    async def stubborn() -> None:
+        control.request()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return
+
+    model = FakeChatModel(answers=[["Once", stubborn]])
+
+    answer = await sealable(model, control).ainvoke(ASK, {"callbacks": [balance]})
+
+    assert answer.text == "Once"
+    assert is_sealed(answer)
+    assert balance.pending == [0, 0]
+
+
 async def test_a_provider_that_makes_an_error_of_the_cancellation_is_sealed_all_the_same() -> None:
     control, balance = Control(), Balance()
 

@@ -138,9 +138,14 @@ class LiveStream:
             self.ending = True
             self.task.cancel()
 
-    def take_back(self) -> bool:
-        """Takes our own cancellation back; returns whether one from outside remains."""
-        return self.task.uncancel() > self.outside
+    def take_back(self) -> None:
+        """Takes our own cancellation back.
+
+        Raises:
+            CancelledError: One from outside remains, and wins.
+        """
+        if self.task.uncancel() > self.outside:
+            raise asyncio.CancelledError
 
 
 def _inner_generators(outer: Any) -> list[Any]:
@@ -290,21 +295,19 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
                     chunk = await advance()
                 except StopAsyncIteration:
                     live.waiting = False
+                    if live.ending:  # the provider's client held our cancellation back, and has ended
+                        live.take_back()
+                        ended = True
                     break
-                except asyncio.CancelledError:
+                except (asyncio.CancelledError, Exception):
                     live.waiting = False
-                    if not live.ending or live.take_back():
+                    if not live.ending:
                         raise
-                    ended = True
-                    break
-                except Exception:
-                    live.waiting = False
-                    if not live.ending or live.take_back():
-                        raise
+                    live.take_back()
                     ended = True
                     break
                 live.waiting = False
-                if live.ending:  # the provider's client held our cancellation back
+                if live.ending:  # or held it back, and speaks on
                     live.take_back()
                     ended = True
                     break
