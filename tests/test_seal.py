@@ -137,6 +137,38 @@ async def test_closing_that_fails_costs_nothing_of_the_answer() -> None:
     assert (counter.starts, len(counter.ends), counter.errors) == (1, 1, [])
 
 
+async def test_generators_that_hold_each_other_are_closed_too() -> None:
+    control = Control()
+
+    class Entangled(FakeChatModel):
+        async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+            held: list[Any] = []
+
+            async def relay(outer: Any) -> AsyncIterator[ChatGenerationChunk]:
+                inner = FakeChatModel._astream(self, *args, **kwargs)
+                async for chunk in inner:
+                    yield chunk
+                assert outer is None
+
+            async def wrapped() -> AsyncIterator[ChatGenerationChunk]:
+                mine = held[0]
+                source = relay(mine)
+                async for chunk in source:
+                    yield chunk
+
+            mine = wrapped()
+            held.append(mine)
+            async for chunk in mine:
+                yield chunk
+
+    model = Entangled(answers=[["Once", control.request, " upon", " a"]])
+
+    answer = await sealable(model, control).ainvoke(ASK)
+
+    assert answer.text == "Once upon"
+    assert [name for name, _ in model.calls[0].closed] == ["inner", "outer"]
+
+
 async def test_nothing_is_left_running_after_a_steered_run() -> None:
     saver, config = InMemorySaver(), thread()
     ledger = ledger_of(saver, config)

@@ -148,17 +148,21 @@ class LiveStream:
             raise asyncio.CancelledError
 
 
-def _inner_generators(outer: Any) -> list[Any]:
-    """Returns the generators that this one is suspended in the iteration of, the innermost last.
+def _inner_generators(stream: Any) -> list[Any]:
+    """Returns a stream and the generators that it is suspended in the iteration of, the innermost last.
 
     A frame's iterators are on its value stack, which only the garbage collector's view of it shows.
     """
-    found = [outer]
-    for part in gc.get_referents(outer):
-        if (inspect.isasyncgen(part) and not part.ag_running) or (
-            inspect.isgenerator(part) and not part.gi_running
-        ):
-            found += _inner_generators(part)
+    found = [stream]
+    seen = {id(stream)}
+    for outer in found:
+        for part in gc.get_referents(outer):
+            is_idle = (inspect.isasyncgen(part) and not part.ag_running) or (
+                inspect.isgenerator(part) and not part.gi_running
+            )
+            if is_idle and id(part) not in seen:
+                seen.add(id(part))
+                found.append(part)
     return found
 
 
