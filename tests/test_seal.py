@@ -380,6 +380,33 @@ async def test_a_cancellation_from_outside_while_the_provider_cleans_up_wins() -
     assert outside.handler.ends == []
 
 
+async def test_a_cancellation_from_outside_while_a_sealed_stream_is_closed_wins_and_all_is_closed() -> None:
+    """The await of the innermost generator's clean-up, which the seal itself has begun."""
+    control, outside = Control(), Outside()
+    closed: list[str] = []
+
+    class Slow(FakeChatModel):
+        async def _aplay(self, call: Any, answer: Any) -> AsyncIterator[ChatGenerationChunk]:
+            try:
+                async for chunk in super()._aplay(call, answer):
+                    yield chunk
+            finally:
+                outside.cancel_soon()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    closed.append("slow")
+
+    model = Slow(answers=[["Once", control.request, " upon", " a"]])
+
+    call = await outside.call(sealable(model, control))
+
+    assert call.cancelled()
+    assert closed == ["slow"]
+    assert [name for name, _ in model.calls[0].closed] == ["inner", "outer"]
+    assert outside.handler.ends == []
+
+
 async def test_a_cancellation_from_outside_as_the_last_chunk_is_handed_over_wins() -> None:
     control, outside = Control(), Outside()
 

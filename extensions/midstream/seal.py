@@ -167,14 +167,20 @@ def _inner_generators(stream: Any) -> list[Any]:
 
 
 async def _aclose(stream: Any) -> None:
+    """Closes a stream from the inside out, all of it; a cancellation that arrives meanwhile is raised last."""
+    cancelled: asyncio.CancelledError | None = None
     for generator in reversed(_inner_generators(stream)):
         try:
             if inspect.isgenerator(generator):
                 generator.close()
             elif (aclose := getattr(generator, "aclose", None)) is not None:
                 await aclose()
+        except asyncio.CancelledError as from_outside:
+            cancelled = from_outside
         except Exception:
             logger.debug("a provider's stream complained about being closed", exc_info=True)
+    if cancelled is not None:
+        raise cancelled
 
 
 def _close(stream: Any) -> None:
