@@ -558,3 +558,31 @@ def test_the_original_model_is_not_changed() -> None:
     assert type(model) is FakeChatModel
 
 
+# The newer protocol's own hook
+
+
+class NativeModel(FakeChatModel):
+    """Has a stream of its own for the newer protocol, which a seal would not reach."""
+
+    async def _astream_chat_model_events(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        raise AssertionError("the model was read by its own events")
+        yield
+
+    def _stream_chat_model_events(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        raise AssertionError("the model was read by its own events")
+        yield
+
+
+@pytest.mark.filterwarnings("ignore:The v3 streaming protocol")
+async def test_a_model_with_events_of_its_own_is_read_chunk_by_chunk_so_that_it_can_be_sealed() -> None:
+    saver, config = InMemorySaver(), thread()
+    ledger = ledger_of(saver, config)
+    model = NativeModel(answers=[["Once", lambda: ledger.aappend(halt("Stop.")), SILENCE]])
+    graph = agent(model, saver=saver)
+
+    async for _ in await graph.astream_events(ASKED, config, version="v3"):
+        pass
+
+    assert said((await graph.aget_state(config)).values["messages"])[1:] == [("ai", "Once")]
+
+

@@ -374,14 +374,21 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         "__slots__": (_CONTROL,),
         "_should_stream": _should_stream,
     }
+    native = []
     if base._astream is not BaseChatModel._astream:
         body["_astream"] = _astream
+        native.append("_astream_chat_model_events")
     if base._stream is not BaseChatModel._stream:
         body["_stream"] = _stream
+        native.append("_stream_chat_model_events")
     metaclass: Any = type(base)
     made: type[BaseChatModel] = metaclass(base.__name__, (base,), body)
-    # Not in the body, where pydantic would take it for a new definition of the field `cache`.
+    # Not in the body, where pydantic would take these for a field and for private attributes.
     type.__setattr__(made, "cache", property(cache))
+    for name in native:
+        # Core prefers a model's own events of the newer protocol, which no seal would reach, to its chunks.
+        if hasattr(base, name):
+            type.__setattr__(made, name, None)
     return made
 
 
