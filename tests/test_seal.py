@@ -586,3 +586,12 @@ async def test_a_model_with_events_of_its_own_is_read_chunk_by_chunk_so_that_it_
     assert said((await graph.aget_state(config)).values["messages"])[1:] == [("ai", "Once")]
 
 
+async def test_a_prompt_that_cannot_be_counted_costs_nothing_of_the_answer() -> None:
+    control = Control()
+    odd = [HumanMessage(content=[{"type": "text"}])]
+    model = FakeChatModel(answers=[["Once", control.request, " upon", " a"]])
+
+    answer = await sealable(model, control).ainvoke(odd, tools=[object()])
+
+    assert answer.text == "Once upon"
+    assert is_sealed(answer)

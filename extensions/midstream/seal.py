@@ -200,7 +200,11 @@ def _last_chunk(
 ) -> ChatGenerationChunk:
     """Builds the chunk that ends an answer early: its mark, and the usage that the provider did not send."""
     answer = add_ai_message_chunks(chunks[0], *chunks[1:]) if chunks else AIMessageChunk(content="")
-    usage, estimated = missing_usage(prompt, tools, answer)
+    try:
+        usage, estimated = missing_usage(prompt, tools, answer)
+    except Exception:
+        logger.warning("the usage of a sealed answer could not be estimated", exc_info=True)
+        usage, estimated = None, []
     metadata: dict[str, Any] = {SEALED_KEY: {"restarted": True} if control.restarted else {"sealed": True}}
     if estimated:
         metadata["estimated"] = list(estimated)
