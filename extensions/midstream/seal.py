@@ -193,21 +193,25 @@ def _close(stream: Any) -> None:
 
 
 def _last_chunk(
+    model: BaseChatModel,
     chunks: list[AIMessageChunk],
     prompt: Sequence[BaseMessage],
-    tools: list[Any] | None,
+    call: dict[str, Any],
     control: SealControl,
 ) -> ChatGenerationChunk:
     """Builds the chunk that ends an answer early: its mark, and the usage that the provider did not send."""
     answer = add_ai_message_chunks(chunks[0], *chunks[1:]) if chunks else AIMessageChunk(content="")
     try:
-        usage, estimated = missing_usage(prompt, tools, answer)
+        usage, estimated = missing_usage(prompt, call.get("tools"), answer)
     except Exception:
         logger.warning("the usage of a sealed answer could not be estimated", exc_info=True)
         usage, estimated = None, []
     metadata: dict[str, Any] = {SEALED_KEY: {"restarted": True} if control.restarted else {"sealed": True}}
     if estimated:
         metadata["estimated"] = list(estimated)
+    # Many providers name the model with the last chunk; without a name, handlers that sum up usage skip it.
+    if "model_name" not in answer.response_metadata and (name := _model_name(model, call)):
+        metadata["model_name"] = name
     return ChatGenerationChunk(
         message=AIMessageChunk(
             content="" if not chunks or isinstance(chunks[-1].content, str) else [],
@@ -217,6 +221,14 @@ def _last_chunk(
             chunk_position="last",
         )
     )
+
+
+def _model_name(model: BaseChatModel, call: dict[str, Any]) -> str | None:
+    try:
+        return model._get_ls_params(**call).get("ls_model_name")
+    except Exception:
+        logger.debug("a model cannot tell its name", exc_info=True)
+        return None
 
 
 def _is_structured(model: BaseChatModel, call: dict[str, Any]) -> bool:
@@ -336,7 +348,7 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
             control._live = None
             await _aclose(stream)
         if ended:
-            yield _last_chunk(chunks, messages, kwargs.get("tools"), control)
+            yield _last_chunk(self, chunks, messages, kwargs, control)
 
     def _stream(
         self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
@@ -362,7 +374,7 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         finally:
             _close(stream)
         if ended:
-            yield _last_chunk(chunks, messages, kwargs.get("tools"), control)
+            yield _last_chunk(self, chunks, messages, kwargs, control)
 
     def cache(self: Any) -> BaseCache | bool | None:
         configured: BaseCache | bool | None = self.__dict__.get("cache")
