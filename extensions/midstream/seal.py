@@ -167,7 +167,7 @@ def _inner_generators(stream: Any) -> list[Any]:
 
 
 async def _aclose(stream: Any) -> None:
-    """Closes a stream from the inside out, all of it; a cancellation that arrives meanwhile is raised last."""
+    """Closes a stream from the inside out, all of it; a cancellation that arrives meanwhile comes last."""
     cancelled: asyncio.CancelledError | None = None
     for generator in reversed(_inner_generators(stream)):
         try:
