@@ -187,7 +187,9 @@ async def test_the_stock_node_repeats_what_had_happened_before_the_pause(
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize(
-    "order", list(permutations([SEND, ASK, DELETE, NOTE])), ids=lambda order: "-".join(name for name, _ in order)
+    "order",
+    list(permutations([SEND, ASK, DELETE, NOTE])),
+    ids=lambda order: "-".join(name for name, _ in order),
 )
 async def test_the_order_of_the_calls_changes_nothing(
     order: tuple[Any, ...], asynchronous: bool, tmp_path: Path
