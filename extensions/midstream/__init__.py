@@ -9,13 +9,14 @@ from midstream.model_node import ModelNode
 from midstream.options import Preemption
 from midstream.routing import after_turn
 from midstream.seal import SealControl, sealable
-from midstream.state import MidstreamState
+from midstream.state import DeltaMidstreamState, MidstreamState
 
 __all__ = [
     "BoundaryHook",
     "BoundaryInput",
     "BoundaryOutput",
     "ConfigurationError",
+    "DeltaMidstreamState",
     "Ledger",
     "LedgerFullError",
     "MidstreamError",
