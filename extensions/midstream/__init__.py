@@ -10,6 +10,7 @@ from midstream.options import Preemption
 from midstream.routing import after_turn
 from midstream.seal import SealControl, sealable
 from midstream.state import DeltaMidstreamState, MidstreamState
+from midstream.tool_node import ToolNode
 
 __all__ = [
     "BoundaryHook",
@@ -27,6 +28,7 @@ __all__ = [
     "PreemptionTransformer",
     "SealControl",
     "SealGate",
+    "ToolNode",
     "after_turn",
     "sealable",
 ]

@@ -34,8 +34,9 @@ def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
 
     Read from langgraph 1.2.24, `langgraph._internal._constants.CONFIG_KEY_CHECKPOINTER`.
     """
-    saver = config.get("configurable", {}).get("__pregel_checkpointer")
-    return saver if isinstance(saver, BaseCheckpointSaver) else None
+    saver: BaseCheckpointSaver[Any] | None = config.get("configurable", {}).get("__pregel_checkpointer")
+    # Asked for what it does: a server's own saver need not be of the class.
+    return saver if hasattr(saver, "aget_tuple") else None
 
 
 def steps_left(config: RunnableConfig) -> int | None:
@@ -79,3 +80,14 @@ def configured_model(runnable: Any, config: RunnableConfig | None) -> Runnable[A
         return None
     model: Runnable[Any, Any] = runnable._model(config)
     return model
+
+
+async def server_saver() -> BaseCheckpointSaver[Any]:
+    """Returns the saver that the server keeps its threads in."""
+    # Read from langgraph-api 0.11.1 and 0.16.7, where path and meaning are the same. Imported here and not
+    # above, because the server loads our app while it is itself being imported, and because its modules
+    # want the server's environment, which a test of the middleware alone does not have.
+    from langgraph_api._checkpointer import get_checkpointer
+
+    saver: BaseCheckpointSaver[Any] = await get_checkpointer()
+    return saver

@@ -35,7 +35,7 @@ from midstream.node_call import NodeCall
 from midstream.options import Preemption
 from midstream.run import is_inside_tool, run_of
 from midstream.seal import sealable
-from midstream.state import Handled, merge, preemption_of
+from midstream.state import Handled, has_channel, merge, preemption_of
 from midstream.visit import Place, Update, Visit
 from midstream.watch import awatching, watching
 
@@ -91,6 +91,8 @@ class ModelNode(Runnable[Any, Any]):
         entry = _Entry(self, input, config if config is not None else get_config())
         model = self._choose(input, entry.runtime)
         if inspect.isawaitable(model):
+            if inspect.iscoroutine(model):
+                model.close()
             raise ConfigurationError(
                 "model is an async callable, so the graph must be run by ainvoke or astream"
             )
@@ -100,7 +102,9 @@ class ModelNode(Runnable[Any, Any]):
         """Same as `invoke`, but awaited."""
         entry = _Entry(self, input, config if config is not None else get_config())
         model = self._choose(input, entry.runtime)
-        return await entry.arun(await model if inspect.isawaitable(model) else model)
+        if inspect.isawaitable(model):
+            model = self._with_tools(await model)
+        return await entry.arun(model)
 
     def _with_tools(self, model: Model) -> Model:
         if not self._tools:
@@ -118,16 +122,11 @@ class ModelNode(Runnable[Any, Any]):
         return bound
 
     def _choose(self, state: Any, runtime: Runtime[Any]) -> Model | Awaitable[Model]:
+        """Returns the model of this entry, with its tools; from an async callable, an awaitable of one."""
         if isinstance(self._model, Runnable):
             return self._model
         chosen = self._model(state, runtime)
-        if isinstance(chosen, Runnable):
-            return self._with_tools(chosen)
-
-        async def wait(pending: Awaitable[Model]) -> Model:
-            return self._with_tools(await pending)
-
-        return wait(chosen)
+        return self._with_tools(chosen) if isinstance(chosen, Runnable) else chosen
 
     def _request(self, state: Any, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Returns what the model is sent: the prompt, whole on every call, and the messages."""
@@ -228,7 +227,7 @@ class _Entry:
         value = preemption_of(self._state)
         if sent is not None:
             value = merge(read_channel(self._config, "preemption"), value)
-        elif isinstance(self._state, dict) and "preemption" not in self._state:
+        elif not has_channel(self._state):
             raise ConfigurationError(
                 "the graph's state has no channel 'preemption': make its schema a subclass of "
                 "midstream.MidstreamState, or turn preemption off by Preemption(enabled=False)"

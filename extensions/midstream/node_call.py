@@ -139,6 +139,10 @@ class PolledCall(NodeCall):
     def requested(self, value: bool) -> None:
         self._requested = value
 
+    def opened(self) -> None:
+        if self._requested:
+            self.wake()
+
     def _poll(self) -> bool:
         if self._should_preempt is None:
             return False

@@ -77,6 +77,11 @@ class SealControl:
         self.requested = True
         self.wake()
 
+    def opened(self) -> None:
+        """Is told that a stream has begun to be read."""
+        if self.requested:
+            self.wake()
+
     def wake(self) -> None:
         """Has a stream that waits for a silent provider ask again whether it may end."""
         if (live := self._live) is not None:
@@ -278,8 +283,7 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         ended = False
         control._live = live
         try:
-            if control.requested:
-                live.wake()
+            control.opened()
             while True:
                 live.waiting = True
                 try:
