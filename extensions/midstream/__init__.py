@@ -1,5 +1,9 @@
 """Steer, halt and gate agents that run on the LangGraph server."""
 
+from midstream import _versions
+
+_versions.check_host_versions()
+
 from midstream.errors import ConfigurationError, LedgerFullError, MidstreamError, NotPendingError
 from midstream.events import PreemptionTransformer
 from midstream.gate import SealGate
