@@ -88,7 +88,7 @@ def is_blank(text: str | None) -> bool:
 def _kind_of(block: Mapping[str, Any]) -> _Kind:
     name = block.get("type")
     if not name:
-        return "text"
+        return "text" if "text" in block or block.keys() <= {"index", "id"} else "other"
     if name == "non_standard":
         kind = _kind_of(unwrapped(block)) if isinstance(block.get("value"), Mapping) else "other"
         return "other" if kind == "text" else kind
@@ -127,6 +127,7 @@ class SealGate:
         "_codes",
         "_has_client_call",
         "_has_invalid_call",
+        "_has_other",
         "_has_reasoning",
         "_has_text",
         "_nameless",
@@ -138,6 +139,7 @@ class SealGate:
         self._has_reasoning = False
         self._has_client_call = False
         self._has_invalid_call = False
+        self._has_other = False
         self._open: set[str] = set()
         self._answered: set[str] = set()
         self._nameless = 0
@@ -173,6 +175,8 @@ class SealGate:
                 self._has_reasoning = True
             if hidden := _hidden_blocks(extra):
                 self._push_blocks(hidden)
+            if any(extra[key] for key in extra.keys() - {"reasoning_content", "reasoning"}):
+                self._has_other = True
 
     def _push_blocks(self, blocks: Iterable[str | dict[Any, Any]]) -> None:
         for block in blocks:
@@ -197,8 +201,10 @@ class SealGate:
                 self._has_reasoning = True
             elif kind == "client":
                 self._has_client_call = True
-            elif kind != "other":
-                self._push_call(kind, block, begun)
+            else:
+                self._has_other = True
+                if kind != "other":
+                    self._push_call(kind, block, begun)
 
     def _push_call(
         self, kind: _Kind, block: Mapping[str, Any], begun: tuple[_Kind, str | None] | None
@@ -239,6 +245,14 @@ class SealGate:
         if not self._has_text:
             return "reasoning" if self._has_reasoning else "no_text"
         return None
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was said that a person could see: silence, white space and known reasoning only.
+
+        A block of a kind that is not known counts as seen.
+        """
+        return not (self._has_text or self._has_client_call or self._has_invalid_call or self._has_other)
 
     @property
     def is_open(self) -> bool:

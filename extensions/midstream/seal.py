@@ -37,6 +37,7 @@ from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableWithFallbacks
@@ -57,7 +58,7 @@ logger = logging.getLogger("midstream")
 class SealControl:
     """Decides over one model call: asked after each chunk, told from outside when to look at once.
 
-    Subclasses override `claim` and `blocked`. All methods may be called from any thread.
+    Subclasses override `claim`, `claim_restart` and `blocked`. All methods may be called from any thread.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,10 @@ class SealControl:
         """Whether anybody wants the answer to end: a level, not an edge. Read once for each chunk."""
 
         self.sealed = False
-        """Whether a stream of this call was ended early."""
+        """Whether a stream of this call was ended early, at a point where the answer may end."""
+
+        self.restarted = False
+        """Whether a stream of this call was ended because it had shown nothing: its answer is dropped."""
 
         self.count_tokens: TokenCounter = count_tokens_approximately
         """Counts what the provider had no time to count."""
@@ -75,6 +79,15 @@ class SealControl:
     def request(self) -> None:
         """Asks for a seal as soon as the answer's shape allows it, also while the provider is silent."""
         self.requested = True
+        self.wake()
+
+    def opened(self) -> None:
+        """Is told that a stream has begun to be read."""
+        if self.requested:
+            self.wake()
+
+    def wake(self) -> None:
+        """Has a stream that waits for a silent provider ask again whether it may end."""
         if (live := self._live) is not None:
             live.wake()
 
@@ -82,19 +95,24 @@ class SealControl:
         """Takes the right to seal now; called when the answer may end here. False: it runs on."""
         return True
 
+    def claim_restart(self) -> bool:
+        """Takes the right to drop an answer that has shown nothing so far. False: it runs on."""
+        return False
+
     def blocked(self, reason: WaitReason) -> None:
         """Is told what a requested seal waits for; often many times with the same reason."""
 
     def may_end(self, gate: SealGate) -> bool:
         """Asks the gate, then claims. True at most once for each stream."""
         reason = gate.waiting_for
-        if reason is not None:
-            self.blocked(reason)
-            return False
-        if not self.claim():
-            return False
-        self.sealed = True
-        return True
+        if reason is None:
+            self.sealed = self.claim()
+            return self.sealed
+        if gate.is_blank and self.claim_restart():
+            self.restarted = True
+            return True
+        self.blocked(reason)
+        return False
 
 
 class LiveStream:
@@ -119,7 +137,8 @@ class LiveStream:
             return
 
     def _interrupt(self) -> None:
-        if self.waiting and not self.ending and self.control.may_end(self.gate):
+        control = self.control
+        if self.waiting and not self.ending and control.requested and control.may_end(self.gate):
             self.ending = True
             self.task.cancel()
 
@@ -166,17 +185,17 @@ def _last_chunk(
     chunks: list[AIMessageChunk],
     prompt: Sequence[BaseMessage],
     tools: Sequence[Any] | None,
-    count: TokenCounter,
+    control: SealControl,
 ) -> ChatGenerationChunk:
-    """Builds the chunk that ends a sealed answer: its mark, and the usage that the provider did not send."""
-    usage, estimated = missing_usage(prompt, tools, chunks, count)
-    metadata: dict[str, Any] = {SEALED_KEY: {"sealed": True}}
+    """Builds the chunk that ends an answer early: its mark, and the usage that the provider did not send."""
+    usage, estimated = missing_usage(prompt, tools, chunks, control.count_tokens)
+    metadata: dict[str, Any] = {SEALED_KEY: {"restarted": True} if control.restarted else {"sealed": True}}
     if estimated:
         metadata["estimated"] = list(estimated)
     return ChatGenerationChunk(
         message=AIMessageChunk(
-            content="" if isinstance(chunks[-1].content, str) else [],
-            id=chunks[-1].id,
+            content="" if not chunks or isinstance(chunks[-1].content, str) else [],
+            id=add_ai_message_chunks(chunks[0], *chunks[1:]).id if chunks else None,
             usage_metadata=usage,
             response_metadata=metadata,
             chunk_position="last",
@@ -198,11 +217,11 @@ class _SealedStaysOut(BaseCache):
         return await self._cache.alookup(prompt, llm_string)
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        if not self._control.sealed:
+        if not self._control.sealed and not self._control.restarted:
             self._cache.update(prompt, llm_string, return_val)
 
     async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        if not self._control.sealed:
+        if not self._control.sealed and not self._control.restarted:
             await self._cache.aupdate(prompt, llm_string, return_val)
 
     def clear(self, **kwargs: Any) -> None:
@@ -248,11 +267,10 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         live = LiveStream(control, gate)
         chunks: list[AIMessageChunk] = []
         push, keep, advance = gate.push, chunks.append, stream.__anext__
-        sealed = False
+        ended = False
         control._live = live
         try:
-            if control.requested:
-                live.wake()
+            control.opened()
             while True:
                 live.waiting = True
                 try:
@@ -264,31 +282,31 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
                     live.waiting = False
                     if not live.ending or live.take_back():
                         raise
-                    sealed = True
+                    ended = True
                     break
                 except Exception:
                     live.waiting = False
                     if not live.ending or live.take_back():
                         raise
-                    sealed = True
+                    ended = True
                     break
                 live.waiting = False
                 if live.ending:  # the provider's client held our cancellation back
                     live.take_back()
-                    sealed = True
+                    ended = True
                     break
                 message = cast("AIMessageChunk", chunk.message)
                 push(message)
                 keep(message)
                 yield chunk
                 if control.requested and control.may_end(gate):
-                    sealed = True
+                    ended = True
                     break
         finally:
             control._live = None
             await _aclose(stream)
-        if sealed and chunks:
-            yield _last_chunk(chunks, messages, kwargs.get("tools"), control.count_tokens)
+        if ended:
+            yield _last_chunk(chunks, messages, kwargs.get("tools"), control)
 
     def _stream(
         self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
@@ -302,7 +320,7 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
 
         gate = SealGate()
         chunks: list[AIMessageChunk] = []
-        sealed = False
+        ended = False
         try:
             for chunk in stream:
                 message = cast("AIMessageChunk", chunk.message)
@@ -310,12 +328,12 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
                 chunks.append(message)
                 yield chunk
                 if control.requested and control.may_end(gate):
-                    sealed = True
+                    ended = True
                     break
         finally:
             _close(stream)
-        if sealed:
-            yield _last_chunk(chunks, messages, kwargs.get("tools"), control.count_tokens)
+        if ended:
+            yield _last_chunk(chunks, messages, kwargs.get("tools"), control)
 
     def _generate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return base._generate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)

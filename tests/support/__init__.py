@@ -1,0 +1,1 @@
+"""What the tests stand on: real servers in processes of their own."""
