@@ -66,15 +66,6 @@ def configured_model(runnable: Any, config: RunnableConfig | None) -> Runnable[A
     return model
 
 
-def uses_responses_api(model: Any, call: Mapping[str, Any]) -> bool:
-    """Tells which of OpenAI's two APIs a call of `ChatOpenAI` goes to.
-
-    Read from langchain-openai 1.7.4, `ChatOpenAI._astream`, which asks the same in the same words.
-    """
-    chooses = getattr(model, "_use_responses_api", None)
-    return chooses is not None and bool(chooses({**call, **(getattr(model, "model_kwargs", None) or {})}))
-
-
 async def server_saver() -> BaseCheckpointSaver[Any]:
     """Returns the saver that the server keeps its threads in."""
     # Read from langgraph-api 0.11.1 and 0.16.7, where path and meaning are the same. Imported here and not
@@ -84,3 +75,12 @@ async def server_saver() -> BaseCheckpointSaver[Any]:
 
     saver: BaseCheckpointSaver[Any] = await get_checkpointer()
     return saver
+
+
+def uses_responses_api(model: Any, call: Mapping[str, Any]) -> bool:
+    """Tells which of OpenAI's two APIs a call of `ChatOpenAI` goes to.
+
+    Read from langchain-openai 1.7.4, `ChatOpenAI._astream`, which asks the same in the same words.
+    """
+    chooses = getattr(model, "_use_responses_api", None)
+    return chooses is not None and bool(chooses({**call, **(getattr(model, "model_kwargs", None) or {})}))

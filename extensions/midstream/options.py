@@ -31,6 +31,10 @@ class Preemption:
     """Seconds between two looks at the ledger while an answer streams. A request that reaches this very
     process is seen at once; the interval counts for those that another process took."""
 
+    token_counter: TokenCounter = count_tokens_approximately
+    """Counts the tokens of messages, where an answer was ended before the provider said how many it used.
+    It is called as the answer ends, so it should not wait for anything."""
+
     restart_grace: float | None = 2.0
     """Seconds after which an answer that has shown nothing yet (silence, white space or reasoning) is dropped
     and begun anew, to apply a request that waits. None: never."""
@@ -45,10 +49,6 @@ class Preemption:
     """Polled once for each chunk: whether the answer should be sealed so that the hooks are asked. It counts
     only with a hook that is asked at seals. One that raises is logged once, and not asked again."""
 
-    token_counter: TokenCounter = count_tokens_approximately
-    """Counts the tokens of messages, where an answer was ended before the provider said how many it used.
-    It is called as the answer ends, so it should not wait for anything."""
-
     def __post_init__(self) -> None:
         if isinstance(self.max_seals, bool) or not isinstance(self.max_seals, int) or self.max_seals < 0:
             raise ConfigurationError(f"max_seals must be an integer of 0 or more, not {self.max_seals!r}")
@@ -59,7 +59,9 @@ class Preemption:
         if self.should_preempt is not None and not callable(self.should_preempt):
             raise ConfigurationError(f"should_preempt must be callable, not {self.should_preempt!r}")
         if not callable(self.token_counter):
-            raise ConfigurationError(f"token_counter must be callable, not {self.token_counter!r}")
+            raise ConfigurationError(
+                f"token_counter must be a callable of messages, not {self.token_counter!r}"
+            )
         hooks = [
             hook if isinstance(hook, BoundaryHook) else BoundaryHook(hook) for hook in self.boundary_hooks
         ]

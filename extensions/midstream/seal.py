@@ -37,7 +37,6 @@ from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage
-from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableWithFallbacks
@@ -115,14 +114,36 @@ class SealControl:
         return False
 
 
+class _Answer:
+    """What was streamed so far. The gate takes it in only when somebody wants the answer to end.
+
+    Most answers nobody interferes with, and they should cost nothing but the keeping of their chunks.
+    """
+
+    __slots__ = ("_gate", "_seen", "chunks")
+
+    def __init__(self) -> None:
+        self.chunks: list[AIMessageChunk] = []
+        self._gate = SealGate()
+        self._seen = 0
+
+    @property
+    def gate(self) -> SealGate:
+        """The gate, knowing all chunks; costs the size of those that came since it was last asked."""
+        for chunk in self.chunks[self._seen :]:
+            self._gate.push(chunk)
+        self._seen = len(self.chunks)
+        return self._gate
+
+
 class LiveStream:
     """A stream that is being read, as far as somebody outside its task needs to know."""
 
-    __slots__ = ("control", "ending", "gate", "loop", "outside", "task", "waiting")
+    __slots__ = ("answer", "control", "ending", "loop", "outside", "task", "waiting")
 
-    def __init__(self, control: SealControl, gate: SealGate) -> None:
+    def __init__(self, control: SealControl, answer: _Answer) -> None:
         self.control = control
-        self.gate = gate
+        self.answer = answer
         self.loop = asyncio.get_running_loop()
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
         self.outside = self.task.cancelling()
@@ -138,7 +159,7 @@ class LiveStream:
 
     def _interrupt(self) -> None:
         control = self.control
-        if self.waiting and not self.ending and control.requested and control.may_end(self.gate):
+        if self.waiting and not self.ending and control.requested and control.may_end(self.answer.gate):
             self.ending = True
             self.task.cancel()
 
@@ -195,7 +216,7 @@ def _last_chunk(
     return ChatGenerationChunk(
         message=AIMessageChunk(
             content="" if not chunks or isinstance(chunks[-1].content, str) else [],
-            id=add_ai_message_chunks(chunks[0], *chunks[1:]).id if chunks else None,
+            id=chunks[-1].id if chunks else None,
             usage_metadata=usage,
             response_metadata=metadata,
             chunk_position="last",
@@ -263,50 +284,38 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
                 yield chunk
             return
 
-        gate = SealGate()
-        live = LiveStream(control, gate)
-        chunks: list[AIMessageChunk] = []
-        push, keep, advance = gate.push, chunks.append, stream.__anext__
+        answer = _Answer()
+        live = LiveStream(control, answer)
+        keep = answer.chunks.append
         ended = False
         control._live = live
         try:
             control.opened()
-            while True:
-                live.waiting = True
-                try:
-                    chunk = await advance()
-                except StopAsyncIteration:
-                    live.waiting = False
-                    break
-                except asyncio.CancelledError:
-                    live.waiting = False
-                    if not live.ending or live.take_back():
-                        raise
-                    ended = True
-                    break
-                except Exception:
-                    live.waiting = False
-                    if not live.ending or live.take_back():
-                        raise
-                    ended = True
-                    break
+            live.waiting = True
+            async for chunk in stream:
                 live.waiting = False
                 if live.ending:  # the provider's client held our cancellation back
-                    live.take_back()
-                    ended = True
                     break
-                message = cast("AIMessageChunk", chunk.message)
-                push(message)
-                keep(message)
+                keep(cast("AIMessageChunk", chunk.message))
                 yield chunk
-                if control.requested and control.may_end(gate):
+                if control.requested and control.may_end(answer.gate):
                     ended = True
                     break
+                live.waiting = True
+            if live.ending:
+                live.take_back()
+                ended = True
+        except (asyncio.CancelledError, Exception):
+            # Only what comes out of the wait for the provider can be our own doing.
+            if not (live.ending and live.waiting) or live.take_back():
+                raise
+            ended = True
         finally:
+            live.waiting = False
             control._live = None
             await _aclose(stream)
         if ended:
-            yield _last_chunk(chunks, messages, kwargs.get("tools"), control)
+            yield _last_chunk(answer.chunks, messages, kwargs.get("tools"), control)
 
     def _stream(
         self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
@@ -318,22 +327,20 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
             yield from stream
             return
 
-        gate = SealGate()
-        chunks: list[AIMessageChunk] = []
+        answer = _Answer()
+        keep = answer.chunks.append
         ended = False
         try:
             for chunk in stream:
-                message = cast("AIMessageChunk", chunk.message)
-                gate.push(message)
-                chunks.append(message)
+                keep(cast("AIMessageChunk", chunk.message))
                 yield chunk
-                if control.requested and control.may_end(gate):
+                if control.requested and control.may_end(answer.gate):
                     ended = True
                     break
         finally:
             _close(stream)
         if ended:
-            yield _last_chunk(chunks, messages, kwargs.get("tools"), control)
+            yield _last_chunk(answer.chunks, messages, kwargs.get("tools"), control)
 
     def _generate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return base._generate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
