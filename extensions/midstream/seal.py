@@ -203,16 +203,22 @@ def _close(stream: Any) -> None:
 
 
 def _last_chunk(
-    chunks: list[AIMessageChunk],
+    model: BaseChatModel,
+    call: dict[str, Any],
     prompt: Sequence[BaseMessage],
-    tools: Sequence[Any] | None,
-    control: SealControl,
+    chunks: list[AIMessageChunk],
 ) -> ChatGenerationChunk:
     """Builds the chunk that ends an answer early: its mark, and the usage that the provider did not send."""
-    usage, estimated = missing_usage(prompt, tools, chunks, control.count_tokens)
+    control: SealControl = getattr(model, _CONTROL)
+    usage, estimated = missing_usage(prompt, call.get("tools"), chunks, control.count_tokens)
     metadata: dict[str, Any] = {SEALED_KEY: {"restarted": True} if control.restarted else {"sealed": True}}
     if estimated:
         metadata["estimated"] = list(estimated)
+    # Core's usage handler counts only what says which model it was, and most say so with the last chunk.
+    if not any(chunk.response_metadata.get("model_name") for chunk in chunks):
+        params = model._get_ls_params(**{key: value for key, value in call.items() if key != "stop"})
+        if name := params.get("ls_model_name"):
+            metadata["model_name"] = name
     return ChatGenerationChunk(
         message=AIMessageChunk(
             content="" if not chunks or isinstance(chunks[-1].content, str) else [],
@@ -315,7 +321,7 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
             control._live = None
             await _aclose(stream)
         if ended:
-            yield _last_chunk(answer.chunks, messages, kwargs.get("tools"), control)
+            yield _last_chunk(self, kwargs, messages, answer.chunks)
 
     def _stream(
         self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
@@ -340,7 +346,7 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         finally:
             _close(stream)
         if ended:
-            yield _last_chunk(answer.chunks, messages, kwargs.get("tools"), control)
+            yield _last_chunk(self, kwargs, messages, answer.chunks)
 
     def _generate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return base._generate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
