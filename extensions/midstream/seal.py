@@ -234,7 +234,7 @@ def _last_chunk(
     if estimated:
         metadata["estimated"] = list(estimated)
     # Many providers name the model with the last chunk; without a name, handlers that sum up usage skip it.
-    is_named = any("model_name" in chunk.response_metadata for chunk in chunks)
+    is_named = any(chunk.response_metadata.get("model_name") for chunk in chunks)
     if not is_named and (name := _model_name(model, call)):
         metadata["model_name"] = name
     return ChatGenerationChunk(
@@ -250,7 +250,7 @@ def _last_chunk(
 
 def _model_name(model: BaseChatModel, call: dict[str, Any]) -> str | None:
     try:
-        return model._get_ls_params(**call).get("ls_model_name")
+        return model._get_ls_params(**{k: v for k, v in call.items() if k != "stop"}).get("ls_model_name")
     except Exception:
         logger.debug("a model cannot tell its name", exc_info=True)
         return None
