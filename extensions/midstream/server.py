@@ -135,11 +135,11 @@ class _Call:
         await self._send(start)
         await self._send({"type": "http.response.body", "body": answer.body})
 
-    async def _reply(self, content: Any, *, like: Answer | None, status: int = 200) -> None:
-        response = JSONResponse(content, status_code=status, headers=like.shared_headers() if like else None)
+    async def _reply(self, content: Any, *, like: Answer, status: int = 200) -> None:
+        response = JSONResponse(content, status_code=status, headers=like.shared_headers())
         await response(self._scope, self._receive, self._send)
 
-    async def _refuse(self, refused: _Refused, *, like: Answer | None) -> None:
+    async def _refuse(self, refused: _Refused, *, like: Answer) -> None:
         await self._reply({"detail": refused.detail}, like=like, status=refused.status)
 
 
