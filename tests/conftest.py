@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 
+from support.dev_server import DevServer
+from support.waiting_graph import waiting_graph
+
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
@@ -59,3 +62,17 @@ def postgres_tables(postgres_uri: str) -> str:
 @pytest.fixture
 def thread_id() -> str:
     return str(uuid.uuid4())
+
+
+@pytest.fixture(scope="session")
+def waiting_server() -> Iterator[DevServer]:
+    """`langgraph dev` with midstream and a graph that a test can hold."""
+    with DevServer(waiting_graph()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server_without_midstream() -> Iterator[DevServer]:
+    """The same without midstream."""
+    with DevServer(waiting_graph(http={})) as running:
+        yield running

@@ -27,7 +27,6 @@ from pydantic import ValidationError
 import midstream_client
 from midstream_client import Midstream, MidstreamError, NotInstalledError, UserMessage
 from support.dev_server import DevServer
-from support.waiting_graph import waiting_graph
 
 URL = "http://server.test"
 THREAD_ID = "6f1f54b4-2f0c-4f6e-8f6e-000000000001"
@@ -192,31 +191,31 @@ def test_what_is_exported_is_there() -> None:
     assert all(hasattr(midstream_client, name) for name in midstream_client.__all__)
 
 
-async def test_on_a_real_server() -> None:
-    with DevServer(waiting_graph()) as server:
-        async with server.client() as client:
-            midstream = Midstream(client)
-            thread: Any = await client.threads.create(graph_id="waiting")
-            thread_id = thread["thread_id"]
+async def test_on_a_real_server(waiting_server: DevServer) -> None:
+    async with waiting_server.client() as client:
+        midstream = Midstream(client)
+        thread: Any = await client.threads.create(graph_id="waiting")
+        thread_id = thread["thread_id"]
 
-            receipt = await midstream.steer(thread_id, "hello")
-            stop = await midstream.halt(thread_id, "enough")
-            assert (receipt.status, receipt.thread_status) == ("accepted", "idle")
-            assert await midstream.withdraw(thread_id, receipt.id) == receipt
-            report: Any = await client.http.get(f"/threads/{thread_id}/preemption")
-            assert [entry["id"] for entry in report["pending"]] == [stop.id]
-            with pytest.raises(NotFoundError, match="knows no request"):
-                await midstream.withdraw(thread_id, str(uuid.uuid4()))
-            with pytest.raises(NotFoundError):
-                await midstream.steer(str(uuid.uuid4()), "hello")
+        receipt = await midstream.steer(thread_id, "hello")
+        stop = await midstream.halt(thread_id, "enough")
+        assert (receipt.status, receipt.thread_status) == ("accepted", "idle")
+        assert await midstream.withdraw(thread_id, receipt.id) == receipt
+        report: Any = await client.http.get(f"/threads/{thread_id}/preemption")
+        assert [entry["id"] for entry in report["pending"]] == [stop.id]
+        with pytest.raises(NotFoundError, match="knows no request"):
+            await midstream.withdraw(thread_id, str(uuid.uuid4()))
+        with pytest.raises(NotFoundError):
+            await midstream.steer(str(uuid.uuid4()), "hello")
 
 
-async def test_on_a_real_server_without_midstream() -> None:
-    with DevServer(waiting_graph(http={})) as server:
-        async with server.client() as client:
-            thread: Any = await client.threads.create(graph_id="waiting")
-            await client.runs.create(
-                thread["thread_id"], "waiting", input={"wait_for": str(server.folder / "never")}
-            )
-            with pytest.raises(NotInstalledError, match="does not run midstream"):
-                await Midstream(client).steer(thread["thread_id"], "hello")
+async def test_on_a_real_server_without_midstream(server_without_midstream: DevServer) -> None:
+    async with server_without_midstream.client() as client:
+        thread: Any = await client.threads.create(graph_id="waiting")
+        thread_id = thread["thread_id"]
+        gate = server_without_midstream.folder / f"gate-{thread_id}"
+        run = await client.runs.create(thread_id, "waiting", input={"wait_for": str(gate)})
+        with pytest.raises(NotInstalledError, match="does not run midstream"):
+            await Midstream(client).steer(thread_id, "hello")
+        gate.touch()
+        await client.runs.join(thread_id, run["run_id"])

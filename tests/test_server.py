@@ -25,17 +25,14 @@ APP = {"app": "midstream.server:app"}
 WITHIN_SECONDS = 20
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[DevServer]:
-    with DevServer(waiting_graph()) as running:
-        yield running
+@pytest.fixture
+def server(waiting_server: DevServer) -> DevServer:
+    return waiting_server
 
 
-@pytest.fixture(scope="module")
-def bare() -> Iterator[DevServer]:
-    """The same server without us."""
-    with DevServer(waiting_graph(http={})) as running:
-        yield running
+@pytest.fixture
+def bare(server_without_midstream: DevServer) -> DevServer:
+    return server_without_midstream
 
 
 @pytest.fixture
