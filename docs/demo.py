@@ -132,7 +132,8 @@ async def show_thread(client: LangGraphClient, thread: str) -> None:
     for message in state["values"]["messages"]:
         text = " ".join(text_of(message).split())
         short = text if len(text) <= 72 else f"{text[:46]} … {text[-22:]}"
-        say(f"{DIM}        {message['type']:<6}{PLAIN}{short}")
+        mark = f"  {YELLOW}[sealed]{PLAIN}" if "preemption" in message.get("response_metadata", {}) else ""
+        say(f"{DIM}        {message['type']:<6}{PLAIN}{short}{mark}")
 
 
 class Screen:
