@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from langgraph.checkpoint.postgres import PostgresSaver
 
 
 @pytest.fixture(scope="session")
@@ -41,21 +39,12 @@ def postgres_uri() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def local_model_url() -> str:
-    """The real local model behind llama.cpp's HTTP server, which ends with this process."""
+async def local_model_url(anyio_backend: str) -> AsyncIterator[str]:
+    """The real local model behind llama.cpp's HTTP server, which ends with this process.
+
+    Async, so that all tests from its first use on share one event loop: `ChatOpenAI` keeps one HTTP client for
+    each address, and that stays with the loop that it was first used in.
+    """
     from chat_models.local import started
 
-    return started()
-
-
-@pytest.fixture(scope="session")
-def postgres_tables(postgres_uri: str) -> str:
-    """The same PostgreSQL, with a saver's tables in it."""
-    with PostgresSaver.from_conn_string(postgres_uri) as saver:
-        saver.setup()
-    return postgres_uri
-
-
-@pytest.fixture
-def thread_id() -> str:
-    return str(uuid.uuid4())
+    yield started()

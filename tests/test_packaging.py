@@ -99,7 +99,7 @@ def test_protocol_loads_no_langgraph() -> None:
     code = "import sys, midstream_client.protocol; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = _python("-c", code, path=PACKAGES["midstream_client"]).split()
 
-    assert {"langgraph", "midstream"} & set(loaded) == set()
+    assert {"langgraph", "langgraph_api", "midstream"} & set(loaded) == set()
 
 
 def test_client_never_imports_the_graphs_side() -> None:

@@ -207,7 +207,7 @@ class _Update(_Call):
             message = await self._receive()
             messages.append(message)
             if message["type"] != "http.request":
-                return messages, bytes(body), True
+                return messages, b"", True  # The caller left before the end: nothing was asked.
             body += message.get("body", b"")
             if len(body) > MAX_REQUEST_BYTES:
                 return messages, bytes(body), False
