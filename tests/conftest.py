@@ -42,9 +42,9 @@ def postgres_uri() -> Iterator[str]:
 async def local_model_url(anyio_backend: str) -> AsyncIterator[str]:
     """The real local model behind llama.cpp's HTTP server, which ends with this process.
 
-    Async, so that all tests from its first use on share one event loop: `ChatOpenAI` keeps one HTTP client for
-    each address, and that stays with the loop that it was first used in.
+    Async, so that all tests from its first use on share one event loop: `ChatOpenAI` keeps one HTTP client
+    for each address, and that stays with the loop that it was first used in.
     """
     from chat_models.local import started
 
-    yield started()
+    yield started()  # noqa: PT022 -- a fixture that returns would let the loop go
