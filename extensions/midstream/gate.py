@@ -88,7 +88,7 @@ def is_blank(text: str | None) -> bool:
 def _kind_of(block: Mapping[str, Any]) -> _Kind:
     name = block.get("type")
     if not name:
-        return "text"
+        return "text" if "text" in block or block.keys() <= {"index", "id"} else "other"
     if name == "non_standard":
         kind = _kind_of(unwrapped(block)) if isinstance(block.get("value"), Mapping) else "other"
         return "other" if kind == "text" else kind
@@ -175,6 +175,8 @@ class SealGate:
                 self._has_reasoning = True
             if hidden := _hidden_blocks(extra):
                 self._push_blocks(hidden)
+            if any(extra[key] for key in extra.keys() - {"reasoning_content", "reasoning"}):
+                self._has_other = True
 
     def _push_blocks(self, blocks: Iterable[str | dict[Any, Any]]) -> None:
         for block in blocks:
