@@ -180,6 +180,7 @@ async def test_a_call_is_traced_the_same_with_and_without_preemption(options: Pr
     await graph.ainvoke(ASKED, {**config, "callbacks": [tracer]})
 
     (run,) = tracer.ended
+    assert run.serialized is not None
     assert (run.name, run.error, run.serialized["id"]) == ("FakeChatModel", None, ["fakes", "FakeChatModel"])
     assert run.extra["metadata"]["ls_model_name"] == "fake-1"
     assert run.extra["metadata"]["ls_provider"] == "fakechatmodel"

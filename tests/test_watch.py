@@ -250,7 +250,7 @@ async def test_a_caller_that_is_cancelled_twice_goes_at_once_and_the_read_ends_b
     await ledger.is_reading.wait()
     loop = asyncio.get_running_loop()
     task.cancel()
-    loop.call_soon(loop.call_soon, task.cancel)
+    loop.call_soon(lambda: loop.call_soon(task.cancel))
     await asyncio.wait([task], timeout=5)
     assert task.cancelled()
     assert not ledger.has_read
