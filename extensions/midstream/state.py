@@ -4,14 +4,20 @@ Parallel agents write the channel in the same step, and a subgraph hands its who
 parent as if it were an update. So a value and an update are the same shape, and `merge` is true to one
 sentence: **merging is idempotent, and the order of two writers of one turn does not matter.** Counters are
 therefore sets of ids (the sealed messages of the turn), folded into numbers when the next turn begins.
+One thing is told by order on purpose: of two agents that halt one run, the first word stays.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from langchain_core.messages import AnyMessage
 from langgraph.graph.message import add_messages
+
+# Not from `typing`: before Python 3.12 pydantic refuses those in a state that is a model of its own.
+from typing_extensions import TypedDict
+
+from midstream.delta import MessagesDelta
 
 MAX_RUNS = 32
 """How many runs of a turn are remembered, newest last."""
@@ -177,6 +183,22 @@ class MidstreamState(TypedDict):
 
     messages: Annotated[list[AnyMessage], add_messages]
     preemption: NotRequired[Annotated[PreemptionState, merge]]
+
+
+class DeltaMidstreamState(TypedDict):
+    """Same as `MidstreamState`, but its messages are a `DeltaChannel`: a checkpoint keeps only what is new.
+
+    A thread of a graph with `MidstreamState` may go on with this one. The way back is closed: a channel of
+    another kind cannot read what a `DeltaChannel` has stored.
+    """
+
+    messages: Annotated[list[AnyMessage], MessagesDelta()]
+    preemption: NotRequired[Annotated[PreemptionState, merge]]
+
+
+def has_channel(state: Any) -> bool:
+    """Tells whether a state, of any kind, has the channel `preemption`."""
+    return "preemption" in state if isinstance(state, dict) else hasattr(state, "preemption")
 
 
 def preemption_of(state: Any) -> PreemptionState:

@@ -20,7 +20,6 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Interrupt, interrupt
 from pydantic import BaseModel
 
-
 Durability = Literal["sync", "async", "exit"]
 DURABILITIES: tuple[Durability, ...] = ("sync", "async", "exit")
 SAVERS = ("memory", "sqlite", "postgres")
