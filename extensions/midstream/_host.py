@@ -20,6 +20,17 @@ def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
     return saver if isinstance(saver, BaseCheckpointSaver) else None
 
 
+async def server_saver() -> BaseCheckpointSaver[Any]:
+    """Returns the saver that the server keeps its threads in."""
+    # Read from langgraph-api 0.11.1 and 0.16.7, where path and meaning are the same. Imported here and not
+    # above, because the server loads our app while it is itself being imported, and because its modules
+    # want the server's environment, which a test of the middleware alone does not have.
+    from langgraph_api._checkpointer import get_checkpointer
+
+    saver: BaseCheckpointSaver[Any] = await get_checkpointer()
+    return saver
+
+
 def steps_left(config: RunnableConfig) -> int | None:
     """Returns how many more steps the graph may take after this one, or None if that cannot be told.
 

@@ -1,0 +1,413 @@
+"""The server's side: a host's state update with the key `preemption` goes to the thread's ledger.
+
+Put `"http": {"app": "midstream.server:app"}` into `langgraph.json`, or, next to an app of your own, add
+`PreemptionMiddleware` to it. A request's way:
+
+1. Not a state update, or one that does not speak of `preemption`: it passes, byte for byte.
+2. It is read and judged, which changes nothing.
+3. The server itself is asked, by a call that changes nothing of the thread but the time of its last update,
+   whether the caller may update the thread; if not, its answer is the answer.
+4. The request is put on the ledger and acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+import orjson
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from midstream_client.protocol import MAX_REQUEST_BYTES, Receipt, Request, parse_request
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from midstream._host import server_saver
+from midstream._update_body import KeyFinder
+from midstream.errors import LedgerFullError, NotPendingError
+from midstream.ledger import NAMESPACE, Entry, Ledger, View, root_id
+from midstream.state import Handled
+
+KEY = "preemption"
+"""The only key of `values` in a state update that is a request."""
+
+GetSaver: TypeAlias = Callable[[], Awaitable[BaseCheckpointSaver[Any]]]
+
+_ROUTE = re.compile(r"^(?P<thread>/threads/[^/]+)/(?P<what>state|preemption)$")
+
+_OF_THE_BODY = frozenset(
+    (b"accept-encoding", b"content-encoding", b"content-length", b"content-type", b"expect", b"prefer")
+) | {b"transfer-encoding"}
+"""Headers that concern the caller's own body or the form of the answer, not who the caller is."""
+
+_WRONG_COMPANY = (
+    f"values: a request stands alone, but beside {KEY!r} there is {{others}}: send the rest as an update of "
+    "its own"
+)
+_WRONG_OPTION = (
+    "{option}: a request is put beside the thread's state, not into it, so `checkpoint`, `checkpoint_id` and "
+    "`as_node` have no meaning here: leave them out (to address a model node, use `node` in the request)"
+)
+
+_PLAINER = {
+    "union_tag_not_found": (".kind", "must be one of 'steer', 'halt', 'withdraw'"),
+    "union_tag_invalid": (".kind", "must be one of 'steer', 'halt', 'withdraw'"),
+    "model_attributes_type": ("", 'must be an object, such as {"kind": "steer", "messages": "…"}'),
+}
+"""Where pydantic speaks of its own matters: the field, and what a host should read, by type of error."""
+
+
+class PreemptionMiddleware:
+    """Takes requests out of the stream of state updates; everything else passes untouched.
+
+    Args:
+        app: What is wrapped: the server's own app, in which the threads' routes are.
+        get_saver: Where the threads are kept; the server's own saver if not given.
+    """
+
+    def __init__(self, app: ASGIApp, *, get_saver: GetSaver = server_saver) -> None:
+        self.app = app
+        self._get_saver = get_saver
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        route = _ROUTE.match(_route_path(scope))
+        if route is None:
+            return await self.app(scope, receive, send)
+
+        match scope["method"], route["what"]:
+            case "POST", "state":
+                await _Update(self.app, self._get_saver, scope, receive, send).run()
+            case "GET", "preemption":
+                await _Report(self.app, self._get_saver, scope, receive, send).run()
+            case _:
+                await self.app(scope, receive, send)
+        return None
+
+
+class _Refused(Exception):  # noqa: N818 -- a signal within this module, not a failure
+    """The call gets this answer, and nothing is written."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        self.status = status
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the server itself answered."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    @property
+    def is_ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    def shared_headers(self) -> dict[str, str]:
+        """Returns the headers that an answer to the same caller needs too: those of CORS.
+
+        Our middleware stands outside the server's own CORS middleware, unless `middleware_order` says
+        otherwise.
+        """
+        return {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in self.headers
+            if name.lower().startswith(b"access-control-") or name.lower() == b"vary"
+        }
+
+
+class _Call:
+    """One call that may be ours, and the ways to answer it."""
+
+    def __init__(self, app: ASGIApp, get_saver: GetSaver, scope: Scope, receive: Receive, send: Send) -> None:
+        self._app = app
+        self._get_saver = get_saver
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+
+    async def _ask(self, method: str, body: bytes = b"") -> _Answer:
+        """Calls the thread's own route in the caller's name."""
+        path = self._scope["path"].rpartition("/")[0]
+        headers = [(name, value) for name, value in self._scope["headers"] if name not in _OF_THE_BODY]
+        if body:
+            headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        scope = {
+            **self._scope,
+            "method": method,
+            "path": path,
+            "raw_path": quote(path).encode(),
+            "headers": headers,
+        }
+        return await _perform(self._app, scope, body)
+
+    async def _ledger(self, thread: Mapping[str, Any]) -> Ledger:
+        return Ledger(await self._get_saver(), thread["thread_id"])
+
+    async def _pass_on(self, answer: _Answer) -> None:
+        start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": answer.body})
+
+    async def _reply(self, content: Any, *, like: _Answer | None, status: int = 200) -> None:
+        response = JSONResponse(content, status_code=status, headers=like.shared_headers() if like else None)
+        await response(self._scope, self._receive, self._send)
+
+    async def _refuse(self, refused: _Refused, *, like: _Answer | None) -> None:
+        await self._reply({"detail": refused.detail}, like=like, status=refused.status)
+
+
+class _Report(_Call):
+    """`GET /threads/{thread_id}/preemption`: what is pending, how the last requests ended, and the halts."""
+
+    async def run(self) -> None:
+        answer = await self._ask("GET")
+        if not answer.is_ok:
+            return await self._pass_on(answer)
+        ledger = await self._ledger(_thread_of(answer, self._scope))
+        view = await ledger.aview()
+        handled = await ledger.ahandled() if view.pending() else {}
+        return await self._reply(report(view, handled), like=answer)
+
+
+class _Update(_Call):
+    """`POST /threads/{thread_id}/state`: a request if it speaks of `preemption`, else nothing of ours."""
+
+    async def run(self) -> None:
+        messages, body, is_whole = await self._read()
+        if not is_whole:
+            return await self._large(messages, body)
+        payload = _parse(body)
+        if payload is None:
+            return await self._app(self._scope, _Replay(messages, self._receive), self._send)
+
+        try:
+            request = _request_of(payload)
+        except _Refused as refused:
+            return await self._refuse_unread(refused)
+        return await self._accept(request)
+
+    async def _read(self) -> tuple[deque[Message], bytes, bool]:
+        """Takes the body, or as much as shows that it is too large for a request."""
+        messages: deque[Message] = deque()
+        body = bytearray()
+        while True:
+            message = await self._receive()
+            messages.append(message)
+            if message["type"] != "http.request":
+                return messages, bytes(body), True
+            body += message.get("body", b"")
+            if len(body) > MAX_REQUEST_BYTES:
+                return messages, bytes(body), False
+            if not message.get("more_body", False):
+                return messages, bytes(body), True
+
+    async def _accept(self, request: Request) -> None:
+        answer = await self._ask("PATCH", b'{"metadata": {}}')
+        if not answer.is_ok:
+            return await self._pass_on(answer)
+        thread = _thread_of(answer, self._scope)
+        try:
+            ledger = await self._ledger(thread)
+            accepted = await ledger.aaccept(request)
+        except LedgerFullError as error:
+            return await self._refuse(_Refused(429, str(error)), like=answer)
+        except NotPendingError as error:
+            return await self._refuse(_Refused(409 if error.outcome else 404, str(error)), like=answer)
+
+        checkpoint = {
+            "thread_id": thread["thread_id"],
+            "checkpoint_ns": NAMESPACE,
+            "checkpoint_id": root_id(accepted.root),
+            "checkpoint_map": {},
+        }
+        receipt = Receipt.model_construct(id=accepted.id, status="accepted", thread_status=thread["status"])
+        content = {
+            "checkpoint": checkpoint,
+            "configurable": checkpoint,
+            "checkpoint_id": checkpoint["checkpoint_id"],
+            KEY: receipt.model_dump(),
+        }
+        return await self._reply(content, like=answer)
+
+    async def _large(self, messages: deque[Message], body: bytes) -> None:
+        """Lets a large update pass as it comes, and stops it before its end if it speaks of `preemption`."""
+        finder = KeyFinder(KEY)
+        if finder.feed(body):
+            return await self._refuse_unread(_too_large())
+
+        guard = _Guard(finder, _Replay(messages, self._receive), self._send)
+        try:
+            await self._app(self._scope, guard.receive, guard.send)
+        except ClientDisconnect:
+            if not finder.found:
+                raise
+        if finder.found and not guard.has_started:
+            await self._refuse_unread(_too_large())
+        return None
+
+    async def _refuse_unread(self, refused: _Refused) -> None:
+        """Refuses what nobody could have written, in the way that the thread itself meets the caller."""
+        answer = await self._ask("GET")
+        if not answer.is_ok:
+            return await self._pass_on(answer)
+        return await self._refuse(refused, like=answer)
+
+
+class _Replay:
+    """Gives back what was read, message by message, and then whatever comes: a disconnect too."""
+
+    def __init__(self, messages: deque[Message], receive: Receive) -> None:
+        self._messages = messages
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        return self._messages.popleft() if self._messages else await self._receive()
+
+
+class _Guard:
+    """Stands between a large update and the server, which acts only when it has the whole body."""
+
+    def __init__(self, finder: KeyFinder, receive: _Replay, send: Send) -> None:
+        self.has_started = False
+        self._finder = finder
+        self._unread = len(receive._messages)
+        self._receive = receive
+        self._send = send
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if self._unread:
+            self._unread -= 1
+        elif message["type"] == "http.request" and self._finder.feed(message.get("body", b"")):
+            return {"type": "http.disconnect"}
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self._finder.found and not self.has_started:
+            return
+        self.has_started = True
+        await self._send(message)
+
+
+def report(view: View, handled: Mapping[str, Handled]) -> dict[str, Any]:
+    """Returns what a host may read about the requests of a thread, in the shapes of the wire."""
+    ended: dict[str, Any] = {}
+    for entry in view.entries:
+        if entry.id in handled:
+            ended[entry.id] = handled[entry.id]
+        elif entry.id in view.withdrawn:
+            ended[entry.id] = {"outcome": "withdrawn", "accepted_at": entry.accepted_at}
+    return {
+        "pending": [_wire(entry) for entry in view.pending(handled)],
+        "handled": {**ended, **view.marks},
+        "halts": list(view.halts),
+    }
+
+
+def _wire(entry: Entry) -> dict[str, Any]:
+    said = {"reason": entry.reason} if entry.kind == "halt" else {"messages": list(entry.messages)}
+    return {
+        "id": entry.id,
+        "kind": entry.kind,
+        **said,
+        "run_id": entry.run_id,
+        "node": entry.node,
+        "accepted_at": entry.accepted_at,
+    }
+
+
+def _route_path(scope: Scope) -> str:
+    """Returns the path below the mount prefix, and below the `/noauth` of calls from within the server."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def _parse(body: bytes) -> dict[str, Any] | None:
+    """Returns the update if it speaks of `preemption`."""
+    try:
+        # The parser that the server uses, so that both read the same.
+        payload = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    values = payload.get("values") if isinstance(payload, dict) else None
+    return payload if isinstance(values, dict) and KEY in values else None
+
+
+def _request_of(payload: dict[str, Any]) -> Request:
+    values = payload["values"]
+    if others := sorted(values.keys() - {KEY}):
+        raise _Refused(422, _WRONG_COMPANY.format(others=", ".join(map(repr, others))))
+    for option in ("checkpoint", "checkpoint_id", "as_node"):
+        # The server, too, takes an empty one for none.
+        if payload.get(option):
+            raise _Refused(422, _WRONG_OPTION.format(option=option))
+    try:
+        return parse_request(values[KEY])
+    except ValidationError as error:
+        raise _Refused(422, describe(error)) from None
+
+
+def _too_large() -> _Refused:
+    return _Refused(413, f"{KEY}: a request is at most {MAX_REQUEST_BYTES} bytes of JSON, and stands alone")
+
+
+def describe(error: ValidationError) -> str:
+    """Returns one line that names each field and what is wrong with it."""
+    reasons: dict[str, list[str]] = {}
+    for found in error.errors(include_url=False, include_context=False, include_input=False):
+        # The parts that pydantic adds for the branch of a union are no fields.
+        fields = [str(part) for part in found["loc"][1:] if str(part) not in ("str", "list[dict[str,any]]")]
+        field, reason = _PLAINER.get(found["type"], ("", found["msg"].removeprefix("Value error, ")))
+        reasons.setdefault(".".join([KEY, *fields]) + field, []).append(reason)
+    return "; ".join(f"{path}: {' / '.join(said)}" for path, said in reasons.items())
+
+
+def _thread_of(answer: _Answer, scope: Scope) -> dict[str, Any]:
+    """Returns the thread in the server's answer.
+
+    The in-memory server finds the thread's place, then asks the auth handler, and then looks at the place:
+    if a thread was deleted meanwhile, it answers with another one.
+    """
+    thread: dict[str, Any] = orjson.loads(answer.body)
+    asked = _ROUTE.match(_route_path(scope))
+    if asked is None or uuid.UUID(asked["thread"].rpartition("/")[2]) != uuid.UUID(thread["thread_id"]):
+        raise RuntimeError("the server answered with another thread: nothing was written, so try again")
+    return thread
+
+
+async def _perform(app: ASGIApp, scope: Scope, body: bytes) -> _Answer:
+    sent: list[Message] = []
+    asked = False
+
+    async def receive() -> Message:
+        nonlocal asked
+        if asked:
+            await asyncio.get_running_loop().create_future()  # The caller stays until the answer is whole.
+        asked = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    start = next(message for message in sent if message["type"] == "http.response.start")
+    parts = [message.get("body", b"") for message in sent if message["type"] == "http.response.body"]
+    return _Answer(start["status"], list(start.get("headers", ())), b"".join(parts))
+
+
+app = Starlette(middleware=[Middleware(PreemptionMiddleware)])
+"""The app for `"http": {"app": "midstream.server:app"}` in `langgraph.json`."""
