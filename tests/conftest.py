@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from langgraph.checkpoint.postgres import PostgresSaver
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +46,16 @@ def local_model_url() -> str:
     from chat_models.local import started
 
     return started()
+
+
+@pytest.fixture(scope="session")
+def postgres_tables(postgres_uri: str) -> str:
+    """The same PostgreSQL, with a saver's tables in it."""
+    with PostgresSaver.from_conn_string(postgres_uri) as saver:
+        saver.setup()
+    return postgres_uri
+
+
+@pytest.fixture
+def thread_id() -> str:
+    return str(uuid.uuid4())

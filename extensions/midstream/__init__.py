@@ -3,14 +3,19 @@
 from midstream.errors import ConfigurationError, LedgerFullError, MidstreamError, NotPendingError
 from midstream.events import PreemptionTransformer
 from midstream.gate import SealGate
+from midstream.hooks import BoundaryHook, BoundaryInput, BoundaryOutput
 from midstream.ledger import Ledger
 from midstream.model_node import ModelNode
 from midstream.options import Preemption
 from midstream.routing import after_turn
 from midstream.seal import SealControl, sealable
 from midstream.state import MidstreamState
+from midstream.tool_node import ToolNode
 
 __all__ = [
+    "BoundaryHook",
+    "BoundaryInput",
+    "BoundaryOutput",
     "ConfigurationError",
     "Ledger",
     "LedgerFullError",
@@ -22,6 +27,7 @@ __all__ = [
     "PreemptionTransformer",
     "SealControl",
     "SealGate",
+    "ToolNode",
     "after_turn",
     "sealable",
 ]

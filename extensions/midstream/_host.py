@@ -9,6 +9,7 @@ from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import EmptyChannelError
 
 
 def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
@@ -16,19 +17,9 @@ def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
 
     Read from langgraph 1.2.24, `langgraph._internal._constants.CONFIG_KEY_CHECKPOINTER`.
     """
-    saver = config.get("configurable", {}).get("__pregel_checkpointer")
-    return saver if isinstance(saver, BaseCheckpointSaver) else None
-
-
-async def server_saver() -> BaseCheckpointSaver[Any]:
-    """Returns the saver that the server keeps its threads in."""
-    # Read from langgraph-api 0.11.1 and 0.16.7, where path and meaning are the same. Imported here and not
-    # above, because the server loads our app while it is itself being imported, and because its modules
-    # want the server's environment, which a test of the middleware alone does not have.
-    from langgraph_api._checkpointer import get_checkpointer
-
-    saver: BaseCheckpointSaver[Any] = await get_checkpointer()
-    return saver
+    saver: BaseCheckpointSaver[Any] | None = config.get("configurable", {}).get("__pregel_checkpointer")
+    # Asked for what it does: a server's own saver need not be of the class.
+    return saver if hasattr(saver, "aget_tuple") else None
 
 
 def steps_left(config: RunnableConfig) -> int | None:
@@ -41,6 +32,27 @@ def steps_left(config: RunnableConfig) -> int | None:
     return stop - step - 1 if isinstance(stop, int) and isinstance(step, int) else None
 
 
+def is_sent(config: RunnableConfig) -> bool:
+    """Tells whether a node was started by a `Send`, whose argument is its whole state.
+
+    Read from langgraph 1.2.24, `langgraph.pregel._algo.prepare_single_task`.
+    """
+    return "__pregel_push" in config.get("metadata", {}).get("langgraph_triggers", ())
+
+
+def read_channel(config: RunnableConfig, name: str) -> Any:
+    """Returns a channel of the graph that a node runs in, also where the node's input is not its state.
+
+    None where the graph has no such channel, or it holds nothing. Read from langgraph 1.2.24,
+    `langgraph._internal._constants.CONFIG_KEY_READ`.
+    """
+    read = config.get("configurable", {}).get("__pregel_read")
+    try:
+        return read(name, False) if read is not None else None
+    except (KeyError, EmptyChannelError):
+        return None
+
+
 def configured_model(runnable: Any, config: RunnableConfig | None) -> Runnable[Any, Any] | None:
     """Returns what `init_chat_model(configurable_fields=...)` stands for in this call; None for all else.
 
@@ -51,3 +63,14 @@ def configured_model(runnable: Any, config: RunnableConfig | None) -> Runnable[A
         return None
     model: Runnable[Any, Any] = runnable._model(config)
     return model
+
+
+async def server_saver() -> BaseCheckpointSaver[Any]:
+    """Returns the saver that the server keeps its threads in."""
+    # Read from langgraph-api 0.11.1 and 0.16.7, where path and meaning are the same. Imported here and not
+    # above, because the server loads our app while it is itself being imported, and because its modules
+    # want the server's environment, which a test of the middleware alone does not have.
+    from langgraph_api._checkpointer import get_checkpointer
+
+    saver: BaseCheckpointSaver[Any] = await get_checkpointer()
+    return saver

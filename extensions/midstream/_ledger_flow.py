@@ -12,10 +12,9 @@ from collections.abc import Collection, Generator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
-from midstream_client.protocol import MAX_PENDING, HaltRequest, Request, SteerRequest, WithdrawRequest
-
 from midstream.errors import LedgerFullError, NotPendingError
 from midstream.state import Handled
+from midstream_client.protocol import MAX_PENDING, HaltRequest, Request, SteerRequest, WithdrawRequest
 
 MAX_SETTLED = 32
 """How many writes that no longer count a root may hold before it is replaced."""

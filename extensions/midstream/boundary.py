@@ -59,33 +59,57 @@ class Drain:
     known: tuple[Entry, ...] = ()
     """Steers whose messages are in the thread already: handled, though the mark of it is gone."""
 
-    def __bool__(self) -> bool:
-        return bool(self.steers or self.halts or self.expired or self.known)
-
     @property
     def applied(self) -> tuple[Entry, ...]:
         return self.steers + self.halts
 
+    @property
+    def quiet(self) -> Drain:
+        """What is settled without a word to the model."""
+        return Drain(expired=self.expired, known=self.known)
 
-def drain(pending: Sequence[Entry], *, node: str, turn: Turn, message_ids: Collection[str | None]) -> Drain:
+
+def _is_later(run_id: str, than: str) -> bool:
+    """Tells whether a run is known to have been made after another: their ids have to be ordered by time."""
+    try:
+        one, other = uuid.UUID(run_id), uuid.UUID(than)
+    except ValueError:
+        return False
+    return one.version == other.version and one.version in (6, 7) and one.int > other.int
+
+
+def drain(
+    pending: Sequence[Entry],
+    *,
+    node: str,
+    turn: Turn,
+    run_id: str,
+    message_ids: Collection[str | None],
+) -> Drain:
     """Decides which of the pending requests, in order of acceptance, this node settles now.
 
-    1. One that names another node is left to it; one that names a run of another turn is expired.
+    1. One that names another node is left to it; one that names a run of another turn is expired, but for a
+       run that is still to come, which it waits for.
     2. Steers that were accepted before a halt are injected; the ones after it wait for the next run.
     3. All halts are settled by the first, so that none is left over to stop the next run.
     """
     mine = [entry for entry in pending if entry.node in (None, node)]
-    expired = [entry for entry in mine if entry.run_id is not None and entry.run_id not in turn["runs"]]
-    live = [entry for entry in mine if entry not in expired]
+    live = [entry for entry in mine if entry.run_id is None or entry.run_id in turn["runs"]]
+    expired = [
+        entry
+        for entry in mine
+        if entry.run_id is not None
+        and entry.run_id not in turn["runs"]
+        and not _is_later(entry.run_id, run_id)
+    ]
     halts = [entry for entry in live if entry.kind == "halt"]
     steers = [entry for entry in live if entry.kind == "steer"]
     if halts:
-        steers = [
-            each for each in steers if (each.accepted_at, each.id) < (halts[0].accepted_at, halts[0].id)
-        ]
-    known = [each for each in steers if injected(each)[0].id in message_ids]
+        first = (halts[0].accepted_at, halts[0].id)
+        steers = [entry for entry in steers if (entry.accepted_at, entry.id) < first]
+    known = [entry for entry in steers if injected(entry)[0].id in message_ids]
     return Drain(
-        steers=tuple(each for each in steers if each not in known),
+        steers=tuple(entry for entry in steers if entry not in known),
         halts=tuple(halts),
         expired=tuple(expired),
         known=tuple(known),

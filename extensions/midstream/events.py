@@ -4,6 +4,7 @@ Every event is `{"type": "preemption", "event": <word>, "node": <name>, ...}`:
 
 * `waiting`: a request is there and the answer cannot end yet; `reason` says what for, once each.
 * `sealed`: the answer was ended; `message_id`, `request_ids`.
+* `restarted`: an answer that had shown nothing was dropped; `message_id` of the dropped one, `request_ids`.
 * `injected`: messages were put into the thread; `message_ids`, `request_ids`, `outcome`.
 * `halted`: the run ends; `reason`, `run_id`, `request_ids`.
 * `expired`: a request named a run of another turn and will never apply; `request_ids`.

@@ -67,6 +67,7 @@ class SealGate:
         "_called",
         "_has_client_call",
         "_has_invalid_call",
+        "_has_other",
         "_has_reasoning",
         "_has_text",
     )
@@ -76,6 +77,7 @@ class SealGate:
         self._has_reasoning = False
         self._has_client_call = False
         self._has_invalid_call = False
+        self._has_other = False
         self._called: set[str] = set()
         self._answered: set[str] = set()
 
@@ -115,10 +117,13 @@ class SealGate:
             elif kind in _CLIENT_CALLS:
                 self._has_client_call = True
             elif kind in _PROVIDER_CALLS:
+                self._has_other = True
                 if name := _call_id(block):
                     self._called.add(name)
-            elif _is_provider_result(kind) and (name := _result_id(block)):
-                self._answered.add(name)
+            else:
+                self._has_other = True
+                if _is_provider_result(kind) and (name := _result_id(block)):
+                    self._answered.add(name)
 
     def _push_extra(self, extra: Mapping[str, Any]) -> None:
         if extra.get("tool_calls") or extra.get("function_call"):
@@ -138,6 +143,14 @@ class SealGate:
         if not self._has_text:
             return "reasoning" if self._has_reasoning else "no_text"
         return None
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was said that a person could see: silence, white space and known reasoning only.
+
+        A block of a kind that is not known counts as seen.
+        """
+        return not (self._has_text or self._has_client_call or self._has_invalid_call or self._has_other)
 
     @property
     def is_open(self) -> bool:

@@ -28,13 +28,13 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     empty_checkpoint,
 )
-from midstream_client.protocol import Request, parse_request
 
 from midstream import _ledger_flow as flow
 from midstream import wakeup
 from midstream._ledger_flow import Accepted, Entry, HaltRecord, Mark, View
 from midstream.errors import ConfigurationError
 from midstream.state import Handled, preemption_of
+from midstream_client.protocol import Request, parse_request
 
 __all__ = ["NAMESPACE", "Accepted", "Entry", "HaltRecord", "Ledger", "Mark", "View", "root_id"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import time
@@ -14,27 +15,28 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 
-from midstream._host import saver_of, steps_left
+from midstream._host import is_sent, read_channel, saver_of, steps_left
 from midstream.boundary import messages_of
-from midstream.errors import ConfigurationError
-from midstream.events import Emitter
-from midstream.ledger import HaltRecord, Ledger
-from midstream.options import Preemption
-from midstream.run import is_inside_tool, run_of
-from midstream.seal import sealable
-from midstream.state import Handled, preemption_of
-from midstream.visit import (
+from midstream.effects import (
+    AskHook,
     CallModel,
     Effect,
-    NodeCall,
+    Flow,
     ReadLedger,
     ReadSaved,
     Rotate,
-    Update,
-    Visit,
     WriteHalt,
     WriteMarks,
 )
+from midstream.errors import ConfigurationError
+from midstream.events import Emitter
+from midstream.ledger import HaltRecord, Ledger
+from midstream.node_call import NodeCall
+from midstream.options import Preemption
+from midstream.run import is_inside_tool, run_of
+from midstream.seal import sealable
+from midstream.state import Handled, has_channel, merge, preemption_of
+from midstream.visit import Place, Update, Visit
 from midstream.watch import awatching, watching
 
 logger = logging.getLogger("midstream")
@@ -89,6 +91,8 @@ class ModelNode(Runnable[Any, Any]):
         entry = _Entry(self, input, config if config is not None else get_config())
         model = self._choose(input, entry.runtime)
         if inspect.isawaitable(model):
+            if inspect.iscoroutine(model):
+                model.close()
             raise ConfigurationError(
                 "model is an async callable, so the graph must be run by ainvoke or astream"
             )
@@ -98,7 +102,9 @@ class ModelNode(Runnable[Any, Any]):
         """Same as `invoke`, but awaited."""
         entry = _Entry(self, input, config if config is not None else get_config())
         model = self._choose(input, entry.runtime)
-        return await entry.arun(await model if inspect.isawaitable(model) else model)
+        if inspect.isawaitable(model):
+            model = self._with_tools(await model)
+        return await entry.arun(model)
 
     def _with_tools(self, model: Model) -> Model:
         if not self._tools:
@@ -116,16 +122,11 @@ class ModelNode(Runnable[Any, Any]):
         return bound
 
     def _choose(self, state: Any, runtime: Runtime[Any]) -> Model | Awaitable[Model]:
+        """Returns the model of this entry, with its tools; from an async callable, an awaitable of one."""
         if isinstance(self._model, Runnable):
             return self._model
         chosen = self._model(state, runtime)
-        if isinstance(chosen, Runnable):
-            return self._with_tools(chosen)
-
-        async def wait(pending: Awaitable[Model]) -> Model:
-            return self._with_tools(await pending)
-
-        return wait(chosen)
+        return self._with_tools(chosen) if isinstance(chosen, Runnable) else chosen
 
     def _request(self, state: Any, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Returns what the model is sent: the prompt, whole on every call, and the messages."""
@@ -139,6 +140,21 @@ class ModelNode(Runnable[Any, Any]):
         return [*prompt, *messages]
 
 
+class _Steps:
+    """Steps through a flow; what an effect raises is not taken for the flow's end."""
+
+    def __init__(self, flow: Flow[Update]) -> None:
+        self.flow = flow
+        self.update: Update | None = None
+
+    def next(self, result: Any) -> Effect | None:
+        try:
+            return self.flow.send(result)
+        except StopIteration as end:
+            self.update = end.value
+            return None
+
+
 class _Entry:
     """One entry of a node: performs what its visit asks for."""
 
@@ -147,7 +163,7 @@ class _Entry:
         self._state = state
         self._config = config
         self._messages = messages_of(state, node._messages_key)
-        self._request = node._request(state, self._messages)
+        self._name = str(config.get("metadata", {}).get("langgraph_node", ""))
         self.runtime = get_runtime()
         self._saver = saver_of(config)
         info = self.runtime.execution_info
@@ -165,63 +181,82 @@ class _Entry:
 
     def run(self, model: Model) -> Update:
         if not self._is_preemptible:
-            return {self._node._messages_key: [self._checked(model.invoke(self._request, self._config))]}
+            return self._plain(model.invoke(self._request(), self._config))
         visit, ledger = self._start()
-        flow = visit.flow()
+        steps = _Steps(visit.flow())
         result: Any = None
-        while True:
-            try:
-                effect = flow.send(result)
-            except StopIteration as end:
-                return cast("Update", end.value)
-            if isinstance(effect, CallModel):
-                result = self._call(model, effect.call, ledger, visit)
-            else:
-                result = self._perform(effect, ledger)
+        try:
+            while (effect := steps.next(result)) is not None:
+                if isinstance(effect, CallModel):
+                    result = self._call(model, effect.call, ledger, visit)
+                elif isinstance(effect, AskHook):
+                    result = effect.hook.call(effect.given, visit.options.hook_timeout)
+                else:
+                    result = self._perform(effect, ledger)
+        finally:
+            steps.flow.close()
+        return cast("Update", steps.update)
 
     async def arun(self, model: Model) -> Update:
         if not self._is_preemptible:
-            return {
-                self._node._messages_key: [self._checked(await model.ainvoke(self._request, self._config))]
-            }
+            return self._plain(await model.ainvoke(self._request(), self._config))
         visit, ledger = self._start()
-        flow = visit.flow()
+        steps = _Steps(visit.flow())
         result: Any = None
-        while True:
-            try:
-                effect = flow.send(result)
-            except StopIteration as end:
-                return cast("Update", end.value)
-            if isinstance(effect, CallModel):
-                result = await self._acall(model, effect.call, ledger, visit)
-            else:
-                result = await self._aperform(effect, ledger)
+        try:
+            while (effect := steps.next(result)) is not None:
+                if isinstance(effect, CallModel):
+                    result = await self._acall(model, effect.call, ledger, visit)
+                elif isinstance(effect, AskHook):
+                    result = await effect.hook.acall(effect.given, visit.options.hook_timeout)
+                else:
+                    result = await self._aperform(effect, ledger)
+        finally:
+            steps.flow.close()
+        return cast("Update", steps.update)
+
+    def _plain(self, answer: Any) -> Update:
+        return {self._node._messages_key: [self._checked(answer)]}
+
+    def _request(self) -> list[BaseMessage]:
+        return self._node._request(self._state, self._messages)
 
     def _start(self) -> tuple[Visit, Ledger]:
-        node, metadata = self._node, self._config.get("metadata", {})
-        if isinstance(self._state, dict) and "preemption" not in self._state and not self._is_sent:
+        node, thread_id = self._node, str(self._thread_id)
+        sent = self._state if is_sent(self._config) and isinstance(self._state, dict) else None
+        value = preemption_of(self._state)
+        if sent is not None:
+            value = merge(read_channel(self._config, "preemption"), value)
+        elif not has_channel(self._state):
             raise ConfigurationError(
                 "the graph's state has no channel 'preemption': make its schema a subclass of "
                 "midstream.MidstreamState, or turn preemption off by Preemption(enabled=False)"
             )
-        name = str(metadata.get("langgraph_node", ""))
         visit = Visit(
-            state=self._state,
+            value=value,
             messages=self._messages,
-            messages_key=node._messages_key,
-            node=name,
-            owner=f"{self._namespace}|{name}",
-            run=run_of(self.runtime),
+            place=Place(
+                node=self._name,
+                owner=self._owner(sent),
+                thread_id=thread_id,
+                run=run_of(self.runtime),
+                messages_key=node._messages_key,
+                steps_left=steps_left(self._config),
+                has_tools=bool(node._tools),
+                sent=sent,
+            ),
             options=node._options,
-            emitter=Emitter(self.runtime.stream_writer, name),
-            steps_left=steps_left(self._config),
+            emitter=Emitter(self.runtime.stream_writer, self._name),
         )
-        return visit, Ledger(cast("BaseCheckpointSaver[Any]", self._saver), str(self._thread_id))
+        return visit, Ledger(cast("BaseCheckpointSaver[Any]", self._saver), thread_id)
 
-    @property
-    def _is_sent(self) -> bool:
-        """Whether the node was started by a `Send`, whose argument is its whole state."""
-        return "__pregel_push" in self._config.get("metadata", {}).get("langgraph_triggers", ())
+    def _owner(self, sent: dict[str, Any] | None) -> str:
+        owner = f"{self._namespace}|{self._name}"
+        if sent is None:
+            return owner
+        info = self.runtime.execution_info
+        before = (sent.get("preemption") or {}).get("sent")
+        return before or f"{owner}#{info.task_id if info is not None else ''}"
 
     def _checked(self, answer: Any) -> AIMessage:
         if not isinstance(answer, AIMessage):
@@ -234,13 +269,17 @@ class _Entry:
     def _call(self, model: Model, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
         interval = visit.options.poll_interval
         with watching(visit.run, ledger, str(self._thread_id), call, interval):
-            answer = sealable(model, call, self._config).invoke(self._request, self._config)
+            answer = sealable(model, call, self._config).invoke(self._request(), self._config)
         return self._checked(answer)
 
     async def _acall(self, model: Model, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
         interval = visit.options.poll_interval
-        async with awatching(visit.run, ledger, str(self._thread_id), call, interval):
-            answer = await sealable(model, call, self._config).ainvoke(self._request, self._config)
+        call.call_later = asyncio.get_running_loop().call_later
+        try:
+            async with awatching(visit.run, ledger, str(self._thread_id), call, interval):
+                answer = await sealable(model, call, self._config).ainvoke(self._request(), self._config)
+        finally:
+            call.finished()
         return self._checked(answer)
 
     def _perform(self, effect: Effect, ledger: Ledger) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from midstream.errors import ConfigurationError
+from midstream.hooks import BoundaryFunction, BoundaryHook, Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,16 +21,48 @@ class Preemption:
     """False: the node calls its model as if midstream were not there, and leaves requests alone."""
 
     max_seals: int = 8
-    """How many times one turn may be sealed. A turn is a human input and all the runs that resume it."""
+    """How many times one turn may be sealed or restarted. A turn is a human input and all the runs that
+    resume it."""
 
     poll_interval: float = 0.2
     """Seconds between two looks at the ledger while an answer streams. A request that reaches this very
     process is seen at once; the interval counts for those that another process took."""
 
+    restart_grace: float | None = 2.0
+    """Seconds after which an answer that has shown nothing yet (silence, white space or reasoning) is dropped
+    and begun anew, to apply a request that waits. None: never."""
+
+    boundary_hooks: Sequence[BoundaryHook | BoundaryFunction] = ()
+    """Called in their order at boundaries; a bare callable is asked at seals only."""
+
+    hook_timeout: float = 120.0
+    """Seconds that one hook may take."""
+
+    should_preempt: Callable[[], bool] | None = None
+    """Polled once for each chunk: whether the answer should be sealed so that the hooks are asked. It counts
+    only with a hook that is asked at seals. One that raises is logged once, and not asked again."""
+
     def __post_init__(self) -> None:
         if isinstance(self.max_seals, bool) or not isinstance(self.max_seals, int) or self.max_seals < 0:
             raise ConfigurationError(f"max_seals must be an integer of 0 or more, not {self.max_seals!r}")
-        if not isinstance(self.poll_interval, int | float) or not self.poll_interval > 0:
-            raise ConfigurationError(
-                f"poll_interval must be a number of seconds above 0, not {self.poll_interval!r}"
-            )
+        _check_seconds("poll_interval", self.poll_interval)
+        _check_seconds("hook_timeout", self.hook_timeout)
+        if self.restart_grace is not None:
+            _check_seconds("restart_grace", self.restart_grace, least=0)
+        if self.should_preempt is not None and not callable(self.should_preempt):
+            raise ConfigurationError(f"should_preempt must be callable, not {self.should_preempt!r}")
+        hooks = [
+            hook if isinstance(hook, BoundaryHook) else BoundaryHook(hook) for hook in self.boundary_hooks
+        ]
+        object.__setattr__(self, "boundary_hooks", tuple(hooks))
+
+    def hooks_at(self, moment: Moment) -> list[BoundaryHook]:
+        """Returns the hooks that are asked at a boundary, in their order."""
+        return [hook for hook in self.boundary_hooks if isinstance(hook, BoundaryHook) and moment in hook.at]
+
+
+def _check_seconds(name: str, value: object, *, least: float | None = None) -> None:
+    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    if not fits or (value <= 0 if least is None else value < least):  # type: ignore[operator]
+        bound = "above 0" if least is None else f"of {least} or more"
+        raise ConfigurationError(f"{name} must be a number of seconds {bound}, not {value!r}")

@@ -10,8 +10,8 @@ from langgraph.graph import END
 from langgraph.prebuilt import tools_condition
 from langgraph.runtime import get_runtime
 
-from midstream.run import run_id_of
-from midstream.state import halt_of, preemption_of
+from midstream.run import halt_in
+from midstream.state import preemption_of
 
 
 def after_turn(
@@ -35,6 +35,6 @@ def after_turn(
             return END  # the node's own `Command` goes on
         if tools is not None and tools_condition(state, messages_key) == "tools":
             return tools
-        return END if halt_of(state, run_id_of(get_runtime())) is not None else then
+        return END if halt_in(state, get_runtime()) is not None else then
 
     return path

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.runtime import Runtime
 
+from midstream.state import Halt, halt_of
+
 if TYPE_CHECKING:
     from midstream.watch import AsyncWatch, SyncWatch
 
@@ -38,7 +40,15 @@ class Run:
         """By event loop."""
 
         self.sync_watch: SyncWatch | None = None
+        self.halt: Halt | None = None
+        """Why this run was halted, as soon as one of its agents has decided it; None while it goes on."""
+
+        self.halted_by: str | None = None
+        """The agent that decided the halt."""
+
         self._owners: dict[str, str] = {}
+        self._ended: set[str] = set()
+        self._ending = 0
         # Held so that the `id()` by which a run without an id is known is not given to another object.
         self._anchor = anchor
 
@@ -54,6 +64,26 @@ class Run:
         """Returns the requests that this agent has or could take."""
         with self.lock:
             return [name for name in request_ids if self._owners.get(name, owner) == owner]
+
+    def begin_seal(self, known: Collection[str], limit: int) -> bool:
+        """Takes one seal or restart of the turn's budget, which the parallel agents of a run share.
+
+        Args:
+            known: The ids of those that the agent knows from its state.
+            limit: How many the turn may have.
+        """
+        with self.lock:
+            if len(self._ended.union(known)) + self._ending >= limit:
+                return False
+            self._ending += 1
+            return True
+
+    def finish_seal(self, message_id: str | None) -> None:
+        """Says what became of a seal that was begun; None gives it back."""
+        with self.lock:
+            self._ending -= 1
+            if message_id is not None:
+                self._ended.add(message_id)
 
 
 def run_of(runtime: Runtime[Any]) -> Run:
@@ -81,6 +111,12 @@ def run_of(runtime: Runtime[Any]) -> Run:
 def run_id_of(runtime: Runtime[Any]) -> str:
     """Returns the run's id; for a run that was given none, one that stays the same while it lasts."""
     return run_of(runtime).id
+
+
+def halt_in(state: Any, runtime: Runtime[Any]) -> Halt | None:
+    """Returns the halt of this run: in the node's state, or decided by another agent of this process."""
+    run = run_of(runtime)
+    return halt_of(state, run.id) or run.halt
 
 
 def is_inside_tool() -> bool:

@@ -57,7 +57,7 @@ SEALED_KEY = "preemption"
 class SealControl:
     """Decides over one model call: asked after each chunk, told from outside when to look at once.
 
-    Subclasses override `claim` and `blocked`. All methods may be called from any thread.
+    Subclasses override `claim`, `claim_restart` and `blocked`. All methods may be called from any thread.
     """
 
     def __init__(self) -> None:
@@ -65,13 +65,25 @@ class SealControl:
         """Whether anybody wants the answer to end: a level, not an edge. Read once for each chunk."""
 
         self.sealed = False
-        """Whether a stream of this call was ended early."""
+        """Whether a stream of this call was ended early, at a point where the answer may end."""
+
+        self.restarted = False
+        """Whether a stream of this call was ended because it had shown nothing: its answer is dropped."""
 
         self._live: LiveStream | None = None
 
     def request(self) -> None:
         """Asks for a seal as soon as the answer's shape allows it, also while the provider is silent."""
         self.requested = True
+        self.wake()
+
+    def opened(self) -> None:
+        """Is told that a stream has begun to be read."""
+        if self.requested:
+            self.wake()
+
+    def wake(self) -> None:
+        """Has a stream that waits for a silent provider ask again whether it may end."""
         if (live := self._live) is not None:
             live.wake()
 
@@ -79,19 +91,24 @@ class SealControl:
         """Takes the right to seal now; called when the answer may end here. False: it runs on."""
         return True
 
+    def claim_restart(self) -> bool:
+        """Takes the right to drop an answer that has shown nothing so far. False: it runs on."""
+        return False
+
     def blocked(self, reason: WaitReason) -> None:
         """Is told what a requested seal waits for; often many times with the same reason."""
 
     def may_end(self, gate: SealGate) -> bool:
         """Asks the gate, then claims. True at most once for each stream."""
         reason = gate.waiting_for
-        if reason is not None:
-            self.blocked(reason)
-            return False
-        if not self.claim():
-            return False
-        self.sealed = True
-        return True
+        if reason is None:
+            self.sealed = self.claim()
+            return self.sealed
+        if gate.is_blank and self.claim_restart():
+            self.restarted = True
+            return True
+        self.blocked(reason)
+        return False
 
 
 class LiveStream:
@@ -116,7 +133,8 @@ class LiveStream:
             return
 
     def _interrupt(self) -> None:
-        if self.waiting and not self.ending and self.control.may_end(self.gate):
+        control = self.control
+        if self.waiting and not self.ending and control.requested and control.may_end(self.gate):
             self.ending = True
             self.task.cancel()
 
@@ -160,18 +178,21 @@ def _close(stream: Any) -> None:
 
 
 def _last_chunk(
-    chunks: list[AIMessageChunk], prompt: Sequence[BaseMessage], tools: list[Any] | None
+    chunks: list[AIMessageChunk],
+    prompt: Sequence[BaseMessage],
+    tools: list[Any] | None,
+    control: SealControl,
 ) -> ChatGenerationChunk:
-    """Builds the chunk that ends a sealed answer: its mark, and the usage that the provider did not send."""
-    answer = add_ai_message_chunks(chunks[0], *chunks[1:])
+    """Builds the chunk that ends an answer early: its mark, and the usage that the provider did not send."""
+    answer = add_ai_message_chunks(chunks[0], *chunks[1:]) if chunks else AIMessageChunk(content="")
     usage, estimated = missing_usage(prompt, tools, answer)
-    metadata: dict[str, Any] = {SEALED_KEY: {"sealed": True}}
+    metadata: dict[str, Any] = {SEALED_KEY: {"restarted": True} if control.restarted else {"sealed": True}}
     if estimated:
         metadata["estimated"] = list(estimated)
     return ChatGenerationChunk(
         message=AIMessageChunk(
-            content="" if isinstance(chunks[-1].content, str) else [],
-            id=chunks[-1].id,
+            content="" if not chunks or isinstance(chunks[-1].content, str) else [],
+            id=answer.id,
             usage_metadata=usage,
             response_metadata=metadata,
             chunk_position="last",
@@ -211,11 +232,11 @@ class _SealedStaysOut(BaseCache):
         return await self._cache.alookup(prompt, llm_string)
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        if not self._control.sealed:
+        if not self._control.sealed and not self._control.restarted:
             self._cache.update(prompt, llm_string, return_val)
 
     async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        if not self._control.sealed:
+        if not self._control.sealed and not self._control.restarted:
             await self._cache.aupdate(prompt, llm_string, return_val)
 
     def clear(self, **kwargs: Any) -> None:
@@ -259,11 +280,10 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         live = LiveStream(control, gate)
         chunks: list[AIMessageChunk] = []
         push, keep, advance = gate.push, chunks.append, stream.__anext__
-        sealed = False
+        ended = False
         control._live = live
         try:
-            if control.requested:
-                live.wake()
+            control.opened()
             while True:
                 live.waiting = True
                 try:
@@ -275,31 +295,31 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
                     live.waiting = False
                     if not live.ending or live.take_back():
                         raise
-                    sealed = True
+                    ended = True
                     break
                 except Exception:
                     live.waiting = False
                     if not live.ending or live.take_back():
                         raise
-                    sealed = True
+                    ended = True
                     break
                 live.waiting = False
                 if live.ending:  # the provider's client held our cancellation back
                     live.take_back()
-                    sealed = True
+                    ended = True
                     break
                 message = cast("AIMessageChunk", chunk.message)
                 push(message)
                 keep(message)
                 yield chunk
                 if control.requested and control.may_end(gate):
-                    sealed = True
+                    ended = True
                     break
         finally:
             control._live = None
             await _aclose(stream)
-        if sealed and chunks:
-            yield _last_chunk(chunks, messages, kwargs.get("tools"))
+        if ended:
+            yield _last_chunk(chunks, messages, kwargs.get("tools"), control)
 
     def _stream(
         self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
@@ -312,7 +332,7 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
 
         gate = SealGate()
         chunks: list[AIMessageChunk] = []
-        sealed = False
+        ended = False
         try:
             for chunk in stream:
                 message = cast("AIMessageChunk", chunk.message)
@@ -320,12 +340,12 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
                 chunks.append(message)
                 yield chunk
                 if control.requested and control.may_end(gate):
-                    sealed = True
+                    ended = True
                     break
         finally:
             _close(stream)
-        if sealed:
-            yield _last_chunk(chunks, messages, kwargs.get("tools"))
+        if ended:
+            yield _last_chunk(chunks, messages, kwargs.get("tools"), control)
 
     def cache(self: Any) -> BaseCache | bool | None:
         configured: BaseCache | bool | None = self.__dict__.get("cache")

@@ -23,7 +23,6 @@ from urllib.parse import quote
 
 import orjson
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from midstream_client.protocol import MAX_REQUEST_BYTES, Receipt, Request, parse_request
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -36,6 +35,7 @@ from midstream._update_body import KeyFinder
 from midstream.errors import LedgerFullError, NotPendingError
 from midstream.ledger import NAMESPACE, Entry, Ledger, View, root_id
 from midstream.state import Handled
+from midstream_client.protocol import MAX_REQUEST_BYTES, Receipt, Request, parse_request
 
 KEY = "preemption"
 """The only key of `values` in a state update that is a request."""
@@ -215,7 +215,7 @@ class _Update(_Call):
             message = await self._receive()
             messages.append(message)
             if message["type"] != "http.request":
-                return messages, bytes(body), True
+                return messages, b"", True  # The caller left before the end: nothing was asked.
             body += message.get("body", b"")
             if len(body) > MAX_REQUEST_BYTES:
                 return messages, bytes(body), False

@@ -8,10 +8,13 @@ therefore sets of ids (the sealed messages of the turn), folded into numbers whe
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from langchain_core.messages import AnyMessage
 from langgraph.graph.message import add_messages
+
+# Not from `typing`: before Python 3.12 pydantic refuses those in a state that is a model of its own.
+from typing_extensions import TypedDict
 
 MAX_RUNS = 32
 """How many runs of a turn are remembered, newest last."""
@@ -177,6 +180,11 @@ class MidstreamState(TypedDict):
 
     messages: Annotated[list[AnyMessage], add_messages]
     preemption: NotRequired[Annotated[PreemptionState, merge]]
+
+
+def has_channel(state: Any) -> bool:
+    """Tells whether a state, of any kind, has the channel `preemption`."""
+    return "preemption" in state if isinstance(state, dict) else hasattr(state, "preemption")
 
 
 def preemption_of(state: Any) -> PreemptionState:

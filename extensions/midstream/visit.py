@@ -4,10 +4,10 @@ The generator yields effects and is sent their results; `ModelNode` performs the
 does one of three things, in this order:
 
 1. The run is halted: nothing.
-2. A boundary is open, or requests are pending: the boundary. Its messages and the ids of the requests that
-   they came from are one update, so both are committed by one checkpoint, or neither. Then the node goes to
-   itself, or the run ends with a halt reason.
-3. Else the model is called. If its answer was sealed, or requests came while it ended, the answer is
+2. A boundary is open, or something is to be said before the model speaks: the boundary. Its messages and the
+   ids of the requests that they came from are one update, so both are committed by one checkpoint, or
+   neither. Then the node goes to itself, or the run ends with a halt reason.
+3. Else the model is called. If its answer was sealed, or if the end of the turn has a boundary, the answer is
    committed and the node goes to itself, where case 2 finds it; else the turn is over.
 
 A request that the state has as handled is marked on the ledger as well, so that a fork from an older
@@ -17,14 +17,16 @@ for a moment under `async`, the state that a node sees is not yet saved.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage
-from langgraph.types import Command
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Send
 
-from midstream._ledger_flow import MAX_SETTLED, Entry, View
+from midstream._ledger_flow import MAX_SETTLED, View
 from midstream.boundary import (
     INCOMPLETE,
     Drain,
@@ -34,105 +36,52 @@ from midstream.boundary import (
     outcome_at_entry,
     turn_of,
 )
+from midstream.effects import (
+    AskHook,
+    CallModel,
+    Flow,
+    ReadLedger,
+    ReadSaved,
+    Rotate,
+    WriteHalt,
+    WriteMarks,
+)
 from midstream.events import Emitter
-from midstream.gate import WaitReason
+from midstream.hooks import BoundaryHook, BoundaryInput, Moment, Wish
+from midstream.node_call import NodeCall, PolledCall
 from midstream.options import Preemption
 from midstream.run import Run
 from midstream.seal import SEALED_KEY
-from midstream.state import Boundary, Halt, Handled, PreemptionState, Turn, halt_of, preemption_of
-from midstream.watch import WatchedCall
-
-STEPS_FOR_SEAL = 2
-"""Steps that a run needs after a seal: the boundary, and the model going on."""
+from midstream.state import Boundary, Halt, Handled, PreemptionState, Turn, merge
 
 Update: TypeAlias = dict[str, Any] | Command[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLedger:
-    """Asks for a `View` of the ledger."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a visit takes place."""
+
+    node: str
+    owner: str
+    """Names the agent among those of its run, the same at each of its entries."""
+
+    thread_id: str
+    run: Run
+    messages_key: str
+    steps_left: int | None
+    """Steps that the graph may take after this one; None if that cannot be told."""
+
+    has_tools: bool
+    sent: Mapping[str, Any] | None = None
+    """The argument of the `Send` that started the node; None where an edge did."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSaved:
-    """Asks for the handled requests in the state as it is in storage, by id."""
+@dataclass(slots=True)
+class _Saying:
+    """What a boundary comes to."""
 
-
-@dataclass(frozen=True, slots=True)
-class WriteMarks:
-    """Asks for marks on the ledger."""
-
-    marks: Mapping[str, Handled]
-
-
-@dataclass(frozen=True, slots=True)
-class Rotate:
-    """Asks for a new root of the ledger."""
-
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class WriteHalt:
-    """Asks for the ledger's own record of a halt."""
-
-    halt: Halt
-
-
-@dataclass(frozen=True, slots=True)
-class CallModel:
-    """Asks for the model's answer; `call` decides over its stream."""
-
-    call: NodeCall
-
-
-Effect: TypeAlias = ReadLedger | ReadSaved | WriteMarks | Rotate | WriteHalt | CallModel
-T = TypeVar("T")
-Flow: TypeAlias = Generator[Effect, Any, T]
-
-
-class NodeCall(WatchedCall):
-    """One call of a node's model: wants to be sealed when a request for its node is pending."""
-
-    def __init__(self, visit: Visit) -> None:
-        super().__init__()
-        self._visit = visit
-        self._wanted: tuple[Entry, ...] = ()
-        self._told: set[str] = set()
-        self.claimed: list[str] = []
-        """The requests for which the answer was ended."""
-
-    @property
-    def is_halted(self) -> bool:
-        """Whether a halt is among the requests that are waiting."""
-        return any(entry.kind == "halt" for entry in self._wanted)
-
-    def look(self, view: View) -> None:
-        self._wanted = self._visit.drain(view).applied
-        if self._wanted:
-            self.request()
-        else:
-            self.requested = False
-
-    def claim(self) -> bool:
-        visit = self._visit
-        if visit.seals_used >= visit.options.max_seals:
-            return self._wait("budget")
-        if visit.steps_left is not None and visit.steps_left < STEPS_FOR_SEAL:
-            return self._wait("recursion_limit")
-        self.claimed = visit.run.take(visit.owner, [entry.id for entry in self._wanted])
-        return bool(self.claimed)
-
-    def blocked(self, reason: WaitReason) -> None:
-        self._wait(reason)
-
-    def _wait(self, reason: WaitReason | Literal["budget", "recursion_limit"]) -> bool:
-        if reason not in self._told:
-            self._told.add(reason)
-            self._visit.emitter.emit(
-                "waiting", reason=reason, request_ids=[entry.id for entry in self._wanted]
-            )
-        return False
+    messages: list[BaseMessage] = field(default_factory=list)
+    halt_reason: str | None = None
 
 
 class Visit:
@@ -141,32 +90,42 @@ class Visit:
     def __init__(
         self,
         *,
-        state: Any,
+        value: PreemptionState,
         messages: Sequence[BaseMessage],
-        messages_key: str,
-        node: str,
-        owner: str,
-        run: Run,
+        place: Place,
         options: Preemption,
         emitter: Emitter,
-        steps_left: int | None,
     ) -> None:
         self.options = options
-        self.owner = owner
-        self.run = run
         self.emitter = emitter
-        self.steps_left = steps_left
-        self._state = state
-        self._value: PreemptionState = preemption_of(state)
+        self._value = value
         self._messages = messages
         self._message_ids = frozenset(message.id for message in messages)
-        self._messages_key = messages_key
-        self._node = node
-        self._turn = turn_of(self._value, messages, run.id)
+        self._place = place
+        self._turn = turn_of(value, messages, place.run.id)
+        self._settled: dict[str, Handled] = {}
+        self._restarts: list[str] = []
 
     @property
-    def seals_used(self) -> int:
-        return len(self._turn["seals"])
+    def owner(self) -> str:
+        return self._place.owner
+
+    @property
+    def run(self) -> Run:
+        return self._place.run
+
+    @property
+    def ended_before(self) -> Collection[str]:
+        return [*self._turn["seals"], *self._turn["restarts"]]
+
+    @property
+    def can_seal(self) -> bool:
+        """Whether the run has the steps for a boundary and the model going on, and a round of its tools."""
+        return self._has_steps(2)
+
+    def _has_steps(self, steps: int) -> bool:
+        left = self._place.steps_left
+        return left is None or left >= steps + (2 if self._place.has_tools else 0)
 
     def drain(self, view: View) -> Drain:
         """Returns what this node would settle of what the ledger says."""
@@ -174,45 +133,62 @@ class Visit:
         free = set(self.run.free(self.owner, [entry.id for entry in pending]))
         return drain(
             [entry for entry in pending if entry.id in free],
-            node=self._node,
+            node=self._place.node,
             turn=self._turn,
+            run_id=self.run.id,
             message_ids=self._message_ids,
         )
 
     def flow(self) -> Flow[Update]:
         """Runs the visit; returns the node's update."""
-        if halt_of(self._state, self.run.id) is not None:
+        update = yield from self._visit()
+        if self._place.sent is not None and isinstance(update, dict) and "preemption" in update:
+            update["preemption"].pop("boundaries", None)
+        return update
+
+    def _visit(self) -> Flow[Update]:
+        if self._is_halted:
             return {}
-
         view: View = yield ReadLedger()
+        if any(each["run_id"] == self.run.id and each["node"] != self._place.node for each in view.halts):
+            return {}  # another agent decided it, and this process has not seen its state
         yield from self._tidy(view)
-        todo = self._take(view)
-        boundary = self._open_boundary()
-        # An entry needs one more step, for the model; without it the requests wait for the next run.
-        if boundary is not None or (todo and (todo.halts or self.steps_left != 0)):
-            return (yield from self._run_boundary(boundary, todo))
 
-        call = NodeCall(self)
-        call.look(view)
-        answer: AIMessage = yield CallModel(call)
-        if call.sealed:
-            return self._seal(answer, call)
-        if answer.tool_calls:
-            return (yield from self._go_to_tools(answer, call))
-        return (yield from self._end(answer))
+        boundary = self._open_boundary()
+        if boundary is not None:
+            return (yield from self._run_boundary(boundary, self._take(view)))
+        if (update := (yield from self._enter(view))) is not None:
+            return update
+        return (yield from self._call_model(view))
+
+    @property
+    def _is_halted(self) -> bool:
+        halt = self._value.get("halt")
+        if halt is not None and halt["run_id"] == self.run.id:
+            return True
+        # The agent that decided it is here again only if that was not committed, and then decides it anew.
+        return self.run.halt is not None and self.run.halted_by != self.owner
 
     def _take(self, view: View) -> Drain:
+        """Makes the requests that are to be settled here this agent's own."""
         todo = self.drain(view)
         self.run.take(self.owner, [entry.id for entry in todo.applied + todo.expired])
+        if todo.expired:
+            self.emitter.emit("expired", request_ids=[entry.id for entry in todo.expired])
+        self._settled.update(self._handled(todo.quiet, "entry"))
         return todo
 
     def _open_boundary(self) -> Boundary | None:
-        boundary = self._value.get("boundaries", {}).get(self._node)
+        boundary = self._boundary
         if boundary is None or boundary["phase"] != "open":
             return None
         # One that was left open by an earlier turn is history: a person has spoken since.
         old = self._value.get("turn")
         return boundary if old is not None and old["key"] == self._turn["key"] else None
+
+    @property
+    def _boundary(self) -> Boundary | None:
+        return self._value.get("boundaries", {}).get(self._place.node)
 
     def _tidy(self, view: View) -> Flow[None]:
         known = self._value.get("handled", {})
@@ -223,34 +199,99 @@ class Visit:
         if view.size > MAX_SETTLED or not view.carried:
             yield Rotate(view)
 
-    def _run_boundary(self, boundary: Boundary | None, todo: Drain) -> Flow[Update]:
-        kind = boundary["kind"] if boundary is not None else "entry"
-        outcome = {"seal": "sealed", "end": "turn_end"}.get(kind) or outcome_at_entry(self._messages)
-        messages: list[BaseMessage] = [message for entry in todo.steers for message in injected(entry)]
-        update = self._update(messages, handled=self._handled(todo, outcome))
+    def _enter(self, view: View) -> Flow[Update | None]:
+        """Says what has to be said before the model is called; None if that is nothing."""
+        came_back = self._boundary is not None and self._boundary["phase"] == "going"
+        hooks: list[BoundaryHook] = []
+        if self._outcome_here == "tool_boundary" and not came_back:
+            hooks = self.options.hooks_at("tools")
+        if not self._has_steps(1):  # the model itself needs one more
+            halts = self.drain(view).halts
+            if not halts:
+                return None
+            hooks = []
+        todo = self._take(view)
+        saying = yield from self._ask(todo, "tools", hooks, None)
+        if not saying.messages and saying.halt_reason is None:
+            return None
+        return (yield from self._say(todo, saying, "entry", self._outcome_here))
 
-        if todo.expired:
-            self.emitter.emit("expired", request_ids=[entry.id for entry in todo.expired])
-        if messages:
+    @property
+    def _outcome_here(self) -> str:
+        return outcome_at_entry(self._messages)
+
+    def _run_boundary(self, boundary: Boundary, todo: Drain) -> Flow[Update]:
+        kind = boundary["kind"]
+        moment: Moment = "seal" if kind == "seal" else "end"
+        sealed = next((each for each in self._messages if each.id == boundary["message_id"]), None)
+        saying = yield from self._ask(todo, moment, self.options.hooks_at(moment), sealed)
+        if not saying.messages and saying.halt_reason is None:
+            if kind == "end":
+                update = self._update([])
+                self._set_phase(update, "over", kind, None)
+                return update
+            if not todo.known:
+                update = self._update([], empty=[str(boundary["message_id"])])
+                return (yield from self._halt(update, INCOMPLETE, [], kind))
+        return (yield from self._say(todo, saying, kind, "sealed" if kind == "seal" else "turn_end"))
+
+    def _ask(
+        self, todo: Drain, moment: Moment, hooks: Sequence[BoundaryHook], sealed: BaseMessage | None
+    ) -> Flow[_Saying]:
+        """Collects what the requests and the hooks say; a halt that was requested leaves nothing to ask."""
+        saying = _said(todo)
+        if todo.halts:
+            return saying
+        for hook in hooks:
+            wish: Wish = yield AskHook(hook, self._given(moment, sealed=sealed, todo=todo))
+            for message in wish.messages:
+                is_new = message.id is not None and message.id not in self._message_ids
+                saying.messages.append(
+                    message if is_new else message.model_copy(update={"id": str(uuid.uuid4())})
+                )
+            if wish.halt_reason is not None:
+                saying.halt_reason = wish.halt_reason
+                break
+        return saying
+
+    def _given(
+        self,
+        kind: Moment,
+        *,
+        sealed: BaseMessage | None = None,
+        todo: Drain | None = None,
+        halt_reason: str | None = None,
+    ) -> BoundaryInput:
+        return BoundaryInput(
+            kind=kind,
+            messages=tuple(self._messages),
+            sealed=sealed if isinstance(sealed, AIMessage) else None,
+            requests=todo.applied if todo is not None else (),
+            node=self._place.node,
+            run_id=self.run.id,
+            thread_id=self._place.thread_id,
+            seals_used=len(self._turn["seals"]),
+            halt_reason=halt_reason,
+        )
+
+    def _say(
+        self, todo: Drain, saying: _Saying, kind: Literal["seal", "end", "entry"], outcome: str
+    ) -> Flow[Update]:
+        """Commits what a boundary comes to, and goes on or halts."""
+        self._settled.update(self._handled(todo, outcome))
+        update = self._update(saying.messages)
+        if saying.messages:
             self.emitter.emit(
                 "injected",
                 outcome=outcome,
-                message_ids=[message.id for message in messages],
+                message_ids=[message.id for message in saying.messages],
                 request_ids=[entry.id for entry in todo.steers],
             )
-
-        if todo.halts:
-            return (
-                yield from self._halt(
-                    update, str(todo.halts[0].reason), [entry.id for entry in todo.halts], kind
-                )
-            )
-        if not messages and kind == "seal" and not todo.known:
-            empty = boundary["message_id"] if boundary is not None else None
-            update["preemption"]["turn"]["empty_boundaries"] = [str(empty)]
-            return (yield from self._halt(update, INCOMPLETE, [], kind))
-        self._enter(update, "going", kind, None)
-        return Command(update=update, goto=self._node)
+        if saying.halt_reason is not None:
+            halts = [entry.id for entry in todo.halts]
+            return (yield from self._halt(update, saying.halt_reason, halts, kind))
+        self._set_phase(update, "going", kind, None)
+        return self._again(update)
 
     def _halt(
         self,
@@ -259,35 +300,65 @@ class Visit:
         request_ids: list[str],
         kind: Literal["seal", "end", "entry"],
     ) -> Flow[Update]:
-        halt = Halt(run_id=self.run.id, reason=reason, node=self._node)
+        halt = Halt(run_id=self.run.id, reason=reason, node=self._place.node)
         yield WriteHalt(halt)
+        for hook in self.options.hooks_at("end"):
+            yield AskHook(hook, self._given("end", halt_reason=reason))
+        self.run.halt, self.run.halted_by = halt, self.owner
         update["preemption"]["halt"] = halt
-        self._enter(update, "over", kind, None)
+        self._set_phase(update, "over", kind, None)
         self.emitter.emit("halted", reason=reason, run_id=self.run.id, request_ids=request_ids)
         return update
+
+    def _call_model(self, view: View) -> Flow[Update]:
+        poll = self.options.should_preempt
+        if poll is not None and self.options.hooks_at("seal"):
+            call: NodeCall = PolledCall(self, poll)
+        else:
+            call = NodeCall(self)
+        call.look(view)
+        message_id: str | None = None
+        try:
+            answer: AIMessage = yield CallModel(call)
+            if call.holds_budget:
+                message_id = str(answer.id)
+        finally:
+            if call.holds_budget:
+                self.run.finish_seal(message_id)
+
+        if call.restarted:
+            return (yield from self._restart(answer, call))
+        if call.sealed:
+            return self._seal(answer, call)
+        if answer.tool_calls:
+            return (yield from self._go_to_tools(answer, call))
+        return (yield from self._end(answer))
+
+    def _restart(self, answer: AIMessage, call: NodeCall) -> Flow[Update]:
+        """Applies what waits, in place of an answer that had shown nothing; that one is not kept."""
+        self.emitter.emit("restarted", message_id=answer.id, request_ids=call.claimed)
+        self._restarts = [str(answer.id)]
+        view: View = yield ReadLedger()
+        todo = self._take(view)
+        return (yield from self._say(todo, _said(todo), "entry", "entry"))
 
     def _seal(self, answer: AIMessage, call: NodeCall) -> Update:
         answer.response_metadata[SEALED_KEY] = {
             "sealed": True,
-            "node": self._node,
+            "node": self._place.node,
             "request_ids": call.claimed,
         }
         self.emitter.emit("sealed", message_id=answer.id, request_ids=call.claimed)
-        update = self._update([answer])
-        update["preemption"]["turn"]["seals"] = [str(answer.id)]
-        self._enter(update, "open", "seal", answer.id)
-        return Command(update=update, goto=self._node)
+        update = self._update([answer], sealed=[str(answer.id)])
+        self._set_phase(update, "open", "seal", answer.id)
+        return self._again(update)
 
     def _go_to_tools(self, answer: AIMessage, call: NodeCall) -> Flow[Update]:
-        if call.is_halted:
+        if call.has_halt:
             # The tools must not act any more, so the halt is settled together with the turn that calls them.
             view: View = yield ReadLedger()
-            todo = self._take(view)
-            if todo.halts:
-                halting = Drain(halts=todo.halts)
-                update = self._update([answer], handled=self._handled(halting, "tool_boundary"))
-                request_ids = [entry.id for entry in todo.halts]
-                return (yield from self._halt(update, str(todo.halts[0].reason), request_ids, "entry"))
+            if halts := self.drain(view).halts:
+                return (yield from self._halt_with(answer, Drain(halts=halts), "tool_boundary"))
         update = self._update([answer])
         self._close(update)
         return update
@@ -295,48 +366,82 @@ class Visit:
     def _end(self, answer: AIMessage) -> Flow[Update]:
         view: View = yield ReadLedger()
         todo = self._take(view)
-        if todo.steers and (self.steps_left is None or self.steps_left >= STEPS_FOR_SEAL):
+        if (todo.steers or self.options.hooks_at("end")) and self._has_steps(2):
             update = self._update([answer])
-            self._enter(update, "open", "end", answer.id)
-            return Command(update=update, goto=self._node)
-
-        settled = Drain(halts=todo.halts, expired=todo.expired, known=todo.known)
-        update = self._update([answer], handled=self._handled(settled, "turn_end"))
+            self._set_phase(update, "open", "end", answer.id)
+            return self._again(update)
         if todo.halts:
-            request_ids = [entry.id for entry in todo.halts]
-            return (yield from self._halt(update, str(todo.halts[0].reason), request_ids, "end"))
+            return (yield from self._halt_with(answer, Drain(halts=todo.halts), "turn_end"))
+        update = self._update([answer])
         self._close(update)
         return update
 
+    def _halt_with(self, answer: AIMessage, halting: Drain, outcome: str) -> Flow[Update]:
+        request_ids = [entry.id for entry in halting.halts]
+        self.run.take(self.owner, request_ids)
+        self._settled.update(self._handled(halting, outcome))
+        reason = str(halting.halts[0].reason)
+        return (yield from self._halt(self._update([answer]), reason, request_ids, "end"))
+
     def _handled(self, todo: Drain, outcome: str) -> dict[str, Handled]:
-        return handled(todo, outcome=outcome, run_id=self.run.id, node=self._node)
+        return handled(todo, outcome=outcome, run_id=self.run.id, node=self._place.node)
 
     def _update(
-        self, messages: Sequence[BaseMessage], *, handled: dict[str, Handled] | None = None
+        self, messages: Sequence[BaseMessage], *, sealed: Sequence[str] = (), empty: Sequence[str] = ()
     ) -> dict[str, Any]:
-        turn = Turn(key=self._turn["key"], runs=[self.run.id], seals=[], restarts=[], empty_boundaries=[])
+        turn = Turn(
+            key=self._turn["key"],
+            runs=[self.run.id],
+            seals=list(sealed),
+            restarts=self._restarts,
+            empty_boundaries=list(empty),
+        )
         value: PreemptionState = {"turn": turn}
-        if handled:
-            value["handled"] = handled
+        if self._settled:
+            value["handled"] = self._settled
         update: dict[str, Any] = {"preemption": value}
         if messages:
-            update[self._messages_key] = list(messages)
+            update[self._place.messages_key] = list(messages)
         return update
 
-    def _enter(
+    def _set_phase(
         self,
         update: dict[str, Any],
         phase: Literal["open", "going", "over"],
         kind: Literal["seal", "end", "entry"],
         message_id: str | None,
     ) -> None:
-        before = self._value.get("boundaries", {}).get(self._node)
-        n = before["n"] + 1 if before is not None else 1
+        before = self._boundary
         update["preemption"]["boundaries"] = {
-            self._node: Boundary(n=n, phase=phase, kind=kind, message_id=message_id)
+            self._place.node: Boundary(
+                n=before["n"] + 1 if before is not None else 1, phase=phase, kind=kind, message_id=message_id
+            )
         }
 
     def _close(self, update: dict[str, Any]) -> None:
-        before = self._value.get("boundaries", {}).get(self._node)
+        before = self._boundary
         if before is not None and before["phase"] != "over":
-            self._enter(update, "over", before["kind"], None)
+            self._set_phase(update, "over", before["kind"], None)
+
+    def _again(self, update: dict[str, Any]) -> Command[Any]:
+        """Commits an update and enters the node once more, with the same argument where it was sent one."""
+        place = self._place
+        if place.sent is None:
+            return Command(update=update, goto=place.node)
+
+        key = place.messages_key
+        value = update["preemption"]
+        mine = {**merge(place.sent.get("preemption"), value), "sent": place.owner}
+        messages = add_messages(place.sent.get(key) or [], update.get(key, []))
+        # Where this instance of the node stands is its own affair: others of its name have other arguments.
+        shared = {**update, "preemption": {k: v for k, v in value.items() if k != "boundaries"}}
+        return Command(
+            update=shared, goto=Send(place.node, {**place.sent, key: messages, "preemption": mine})
+        )
+
+
+def _said(todo: Drain) -> _Saying:
+    return _Saying(
+        messages=[message for entry in todo.steers for message in injected(entry)],
+        halt_reason=todo.halts[0].reason if todo.halts else None,
+    )

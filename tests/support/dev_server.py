@@ -166,6 +166,12 @@ class DevServer:
         return True
 
 
+def example_graphs() -> dict[str, str]:
+    """Returns the files of this checkout that a server needs: `langgraph.json` and the example graphs."""
+    paths = [ROOT / "langgraph.json", *(ROOT / "graphs").rglob("*.py")]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+
+
 def _passed_on() -> dict[str, str]:
     """This environment without a developer's own LangSmith, and with the source roots made findable."""
     env = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-GRAPH = '''
+GRAPH = """
 import os
 import time
 from typing import Any
@@ -39,9 +39,9 @@ builder.add_node("work", work)
 builder.add_edge(START, "work")
 builder.add_edge("work", END)
 graph = builder.compile()
-'''
+"""
 
-AUTH = '''
+AUTH = """
 from typing import Any
 
 from langgraph_sdk import Auth
@@ -62,7 +62,7 @@ async def own_threads(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dic
     mine = {"owner": ctx.user.identity}
     value.setdefault("metadata", {}).update(mine)
     return mine
-'''
+"""
 
 
 def waiting_graph(*, http: dict[str, Any] | None = None, auth: bool = False) -> dict[str, Any]:

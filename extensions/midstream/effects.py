@@ -1,0 +1,63 @@
+"""What a visit of a model node asks for, and waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from midstream._ledger_flow import View
+from midstream.hooks import BoundaryHook, BoundaryInput
+from midstream.node_call import NodeCall
+from midstream.state import Halt, Handled
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLedger:
+    """Asks for a `View` of the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSaved:
+    """Asks for the handled requests in the state as it is in storage, by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarks:
+    """Asks for marks on the ledger."""
+
+    marks: Mapping[str, Handled]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """Asks for a new root of the ledger."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class WriteHalt:
+    """Asks for the ledger's own record of a halt."""
+
+    halt: Halt
+
+
+@dataclass(frozen=True, slots=True)
+class AskHook:
+    """Asks a hook; answered by its `Wish`."""
+
+    hook: BoundaryHook
+    given: BoundaryInput
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Asks for the model's answer; `call` decides over its stream."""
+
+    call: NodeCall
+
+
+Effect: TypeAlias = ReadLedger | ReadSaved | WriteMarks | Rotate | WriteHalt | AskHook | CallModel
+T = TypeVar("T")
+Flow: TypeAlias = Generator[Effect, Any, T]
