@@ -190,7 +190,15 @@ def _against_schema(schema: Mapping[str, Any], answer: Any) -> Iterator[tuple[st
         return
     for error in Draft202012Validator(schema).iter_errors(answer):
         for cause in _causes(error):
-            yield ".".join(map(str, cause.absolute_path)), cause.message
+            yield _field(cause), cause.message
+
+
+def _field(error: ValidationError) -> str:
+    path = ".".join(map(str, error.absolute_path))
+    if str(error.validator) == "required" and isinstance(error.validator_value, list):
+        missing = next((name for name in error.validator_value if error.message.startswith(repr(name))), "")
+        return _join(path, missing) if missing else path
+    return path
 
 
 def _causes(error: ValidationError) -> Iterator[ValidationError]:
@@ -221,9 +229,10 @@ def _lacks_word(error: ValidationError) -> bool:
     """Tells whether a property is missing that has to be one fixed word."""
     if error.validator != "required" or not isinstance(error.schema, Mapping):
         return False
+    given = error.instance if isinstance(error.instance, Mapping) else {}
     properties = error.schema.get("properties") or {}
     return any(
-        "const" in (properties.get(name) or {}) and name not in error.instance
+        "const" in (properties.get(name) or {}) and name not in given
         for name in error.schema.get("required") or ()
     )
 

@@ -49,6 +49,15 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarted:
+    """An answer that had shown nothing yet was dropped, so that requests apply at once."""
+
+    message_id: str | None
+    node: str
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Injected:
     """Requests became messages of the thread."""
 
@@ -155,6 +164,7 @@ Event: TypeAlias = (
     | Token
     | Waiting
     | Sealed
+    | Restarted
     | Injected
     | Halted
     | Expired
@@ -177,6 +187,8 @@ def preemption_event(data: Mapping[str, Any]) -> Event | None:
             return Waiting(str(data["reason"]), node, ids)
         case "sealed":
             return Sealed(str(data["message_id"]), node, ids)
+        case "restarted":
+            return Restarted(data.get("message_id"), node, ids)
         case "injected":
             return Injected(tuple(data["message_ids"]), ids, str(data["outcome"]), node)
         case "halted":
