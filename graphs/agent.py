@@ -29,7 +29,7 @@ builder.add_node(
     ModelNode(
         chosen_model(),
         tools=tools,
-        prompt="You are a helpful assistant. Do what the last message asks.",
+        prompt="You are a helpful assistant.",
         preemption=Preemption(max_seals=8),
     ),
 )

