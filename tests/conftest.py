@@ -59,3 +59,13 @@ def postgres_tables(postgres_uri: str) -> str:
 @pytest.fixture
 def thread_id() -> str:
     return str(uuid.uuid4())
+
+
+@pytest.fixture(scope="session")
+def hosted_url() -> Iterator[str]:
+    """A real `langgraph dev` with the graphs that the host's side is tested against."""
+    from support.dev_server import DevServer
+    from support.hosted import DEPLOYMENT
+
+    with DevServer(DEPLOYMENT) as server:
+        yield server.url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +201,7 @@ class Chat:
 
     async def look(self) -> None:
         """Asks what a thread waits for that was left before."""
-        self._ask(tuple(await self._midstream.interrupts(self._thread_id)))
+        self._ask(await self._midstream.interrupts(self._thread_id))
 
     async def _halt(self) -> None:
         await self._midstream.halt(self._thread_id, HALT_REASON)
@@ -250,10 +250,13 @@ class Chat:
                 pass
         self._refresh()
 
-    def _ask(self, pending: tuple[PendingInterrupt, ...]) -> None:
-        self._answers = {}
+    def _ask(self, pending: Iterable[PendingInterrupt], answers: Mapping[str, Any] | None = None) -> None:
+        """Asks what has no answer yet."""
+        self._answers = dict(answers or {})
         self.questions = []
         for interrupt in pending:
+            if interrupt.id in self._answers:
+                continue
             for error in interrupt.errors:
                 self.note(f"not valid: {error.path}: {error.message}")
             is_decided = interrupt.kind in ("tool_approval", "batched_approval")
@@ -312,7 +315,9 @@ class Chat:
         except InvalidAnswerError as error:
             for problem in error.problems:
                 self.note(f"not valid: {problem.field}: {problem.reason}")
-            await self.look()
+                answers.pop(problem.interrupt_id, None)
+            self._ask(await self._midstream.interrupts(self._thread_id), answers)
+            self._refresh()
 
 
 async def run(client: LangGraphClient, assistant_id: str, thread_id: str | None) -> str:
