@@ -443,7 +443,6 @@ async def test_a_request_for_this_run_is_applied_and_one_for_another_turns_run_e
     assert "halt" not in state["preemption"]
 
 
-@pytest.mark.xfail(reason="settled at the turn's end without a word")
 async def test_a_request_that_expires_as_an_answer_ends_is_told_as_expired() -> None:
     saver, config, request = InMemorySaver(), thread(), new_id()
     ledger = ledger_of(saver, config)

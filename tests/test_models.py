@@ -111,7 +111,6 @@ async def test_a_model_is_chosen_by_an_async_callable() -> None:
     assert said(state["messages"])[1:] == [("ai", "Once"), ("human", "Be brief."), ("ai", "A cat.")]
 
 
-@pytest.mark.xfail(reason="the choice that was begun is never awaited nor closed")
 def test_an_async_choice_of_the_model_asks_for_an_async_run() -> None:
     graph = agent(chosen_by_state_later(FakeChatModel()), saver=InMemorySaver())
 
@@ -283,7 +282,8 @@ async def test_messages_may_live_in_a_channel_of_another_name() -> None:
     builder.add_edge(START, "model")
     builder.add_edge("model", END)
 
-    state = await builder.compile(checkpointer=saver).ainvoke({"chat": [HumanMessage("Hi.")]}, config)
+    asked: Any = {"chat": [HumanMessage("Hi.")]}
+    state = await builder.compile(checkpointer=saver).ainvoke(asked, config)
 
     assert said(state["chat"])[1:] == [("ai", "Once"), ("human", "Be brief."), ("ai", "A cat.")]
     assert state["messages"] == []
@@ -302,17 +302,7 @@ class DictWithoutChannel(TypedDict):
     messages: Annotated[list[AnyMessage], add_messages]
 
 
-DROPPED = pytest.mark.xfail(reason="LangGraph drops what such a state does not know, and nobody says so")
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        DictWithoutChannel,
-        pytest.param(StateWithoutChannel, marks=DROPPED),
-        pytest.param(DataclassWithoutChannel, marks=DROPPED),
-    ],
-)
+@pytest.mark.parametrize("schema", [DictWithoutChannel, StateWithoutChannel, DataclassWithoutChannel])
 async def test_a_state_without_the_channel_is_refused_with_a_reason(schema: type[Any]) -> None:
     builder = StateGraph(schema)
     builder.add_node("model", ModelNode(FakeChatModel()))

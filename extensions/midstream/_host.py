@@ -5,7 +5,7 @@ Each says the version that it was read from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -91,3 +91,12 @@ async def server_saver() -> BaseCheckpointSaver[Any]:
 
     saver: BaseCheckpointSaver[Any] = await get_checkpointer()
     return saver
+
+
+def uses_responses_api(model: Any, call: Mapping[str, Any]) -> bool:
+    """Tells which of OpenAI's two APIs a call of `ChatOpenAI` goes to.
+
+    Read from langchain-openai 1.7.4, `ChatOpenAI._astream`, which asks the same in the same words.
+    """
+    chooses = getattr(model, "_use_responses_api", None)
+    return chooses is not None and bool(chooses({**call, **(getattr(model, "model_kwargs", None) or {})}))

@@ -4,6 +4,7 @@ Parallel agents write the channel in the same step, and a subgraph hands its who
 parent as if it were an update. So a value and an update are the same shape, and `merge` is true to one
 sentence: **merging is idempotent, and the order of two writers of one turn does not matter.** Counters are
 therefore sets of ids (the sealed messages of the turn), folded into numbers when the next turn begins.
+One thing is told by order on purpose: of two agents that halt one run, the first word stays.
 """
 
 from __future__ import annotations
