@@ -31,7 +31,7 @@ SHOWN_TOKENS = 40
 
 STORY = "Write a long story about a lighthouse keeper named Jameson."
 STEER = "Actually, stop the story and tell me in one sentence what a cat is."
-SECOND_STORY = "Write a long story about a ship in a storm."
+QUESTION = "Explain in detail how a lighthouse works."
 REASON = "that is enough for a demo"
 
 FANCY = sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -54,18 +54,19 @@ def main() -> int:
 
 async def session(url: str) -> None:
     async with get_client(url=url, api_key=None) as client:
-        thread: str = (await client.threads.create())["thread_id"]
-
         say(f"\n{BOLD}1. Steer{PLAIN}   the person changes their mind in mid-sentence\n")
+        thread: str = (await client.threads.create())["thread_id"]
         screen = Screen()
         await answered(client, thread, STORY, screen, then=steer)
         await show_run(client, thread, screen)
         await show_thread(client, thread)
 
         say(f"\n{BOLD}2. Halt{PLAIN}    the person has read enough\n")
+        thread = (await client.threads.create())["thread_id"]
         screen = Screen()
-        await answered(client, thread, SECOND_STORY, screen, then=halt)
+        await answered(client, thread, QUESTION, screen, then=halt)
         await show_run(client, thread, screen)
+        await show_thread(client, thread)
 
 
 async def steer(client: LangGraphClient, thread: str, screen: Screen) -> None:
@@ -104,8 +105,11 @@ async def answered(client: LangGraphClient, thread: str, text: str, screen: Scre
             raise SystemExit(f"the run failed: {data}")
         if interfering is None and screen.tokens >= SHOWN_TOKENS:
             interfering = asyncio.create_task(then(client, thread, screen))
-    if interfering is not None:
-        await interfering
+    if interfering is None:
+        raise SystemExit(
+            f"\nThe answer was over before its token {SHOWN_TOKENS}: try another MIDSTREAM_MODEL."
+        )
+    await interfering
     screen.line_end()
 
 
@@ -132,7 +136,8 @@ async def show_thread(client: LangGraphClient, thread: str) -> None:
     for message in state["values"]["messages"]:
         text = " ".join(text_of(message).split())
         short = text if len(text) <= 72 else f"{text[:46]} … {text[-22:]}"
-        say(f"{DIM}        {message['type']:<6}{PLAIN}{short}")
+        mark = f"  {YELLOW}[sealed]{PLAIN}" if "preemption" in message.get("response_metadata", {}) else ""
+        say(f"{DIM}        {message['type']:<6}{PLAIN}{short}{mark}")
 
 
 class Screen:

@@ -115,7 +115,7 @@ class WholeChatModel(BaseChatModel):
                 raise step
             else:
                 chunk = _chunk(step)
-                said = chunk if said is None else said + chunk  # type: ignore[assignment]
+                said = chunk if said is None else said + chunk
                 call.produced += 1
         call.ended = True
         assert said is not None

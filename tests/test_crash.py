@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from fakes import FakeChatModel
-from support.crashing import REQUEST, async_saver_at, saver_at
+from support.dying import REQUEST, async_saver_at, saver_at
 from support.forking import Forking
 from support.steering import ASKED, agent, is_sealed, ledger_of, said, thread
 
@@ -24,7 +24,7 @@ WAYS = pytest.mark.parametrize("is_async", [False, True], ids=["threads", "event
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forking]:
-    with Forking("support.crashing") as forks:
+    with Forking("support.dying") as forks:
         yield forks
 
 

@@ -216,6 +216,22 @@ def test_two_actors_in_every_order_and_dying_anywhere_lose_nothing(other: str) -
     assert played > 100
 
 
+def test_who_posts_again_for_a_dead_writer_does_not_trust_a_root_that_is_about_to_go() -> None:
+    store = Store(RIPE.roots)
+    writer, rotator = Actor(store, append_late(store)), Actor(store, rotate(store))
+    writer.step()  # It has looked, and is about to write on the old root.
+    rotator.step()  # The new root is there.
+    rotator.step()  # What is carried over is decided.
+    writer.step()  # The request is on the old root only, and its writer is dead.
+
+    again = store.run(append_late(store))
+    while not rotator.is_done:
+        rotator.step()
+
+    assert again.root == 2
+    assert request_id(LATE) in [entry.id for entry in store.view().pending()]
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     names=st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=2, max_size=6, unique=True),

@@ -282,7 +282,8 @@ async def test_messages_may_live_in_a_channel_of_another_name() -> None:
     builder.add_edge(START, "model")
     builder.add_edge("model", END)
 
-    state = await builder.compile(checkpointer=saver).ainvoke({"chat": [HumanMessage("Hi.")]}, config)
+    asked: Any = {"chat": [HumanMessage("Hi.")]}
+    state = await builder.compile(checkpointer=saver).ainvoke(asked, config)
 
     assert said(state["chat"])[1:] == [("ai", "Once"), ("human", "Be brief."), ("ai", "A cat.")]
     assert state["messages"] == []

@@ -167,7 +167,7 @@ async def test_parallel_calls_of_a_run_share_one_look_out() -> None:
         await asyncio.sleep(0)
 
     assert asyncio.all_tasks() == before
-    assert run.async_watches == {}
+    assert run.shared == {}
     assert [request] in one.seen
     assert [request] in two.seen
     assert len(two.seen) == seen_by_two
@@ -189,7 +189,7 @@ def test_parallel_calls_on_threads_share_one_look_out() -> None:
         assert threading.active_count() == before + 1
 
     assert threading.active_count() == before
-    assert run.sync_watch is None
+    assert run.shared == {}
 
 
 async def test_a_call_that_fails_leaves_no_look_out_behind() -> None:
@@ -250,7 +250,7 @@ async def test_a_caller_that_is_cancelled_twice_goes_at_once_and_the_read_ends_b
     await ledger.is_reading.wait()
     loop = asyncio.get_running_loop()
     task.cancel()
-    loop.call_soon(loop.call_soon, task.cancel)
+    loop.call_soon(lambda: loop.call_soon(task.cancel))
     await asyncio.wait([task], timeout=5)
     assert task.cancelled()
     assert not ledger.has_read

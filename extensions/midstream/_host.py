@@ -5,11 +5,28 @@ Each says the version that it was read from.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.channels import binop
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import EmptyChannelError
+from langgraph.graph import message
+
+messages_delta_reducer: Callable[[Any, Any], Any] = message._messages_delta_reducer
+"""The host's own reducer for messages in a `DeltaChannel`, by which it knows that a channel holds messages.
+
+Read from langgraph 1.2.24, `langgraph.pregel._messages.ensure_message_ids`.
+"""
+
+
+def is_overwrite(value: Any) -> bool:
+    """Tells whether a write sets a channel's value instead of being reduced into it.
+
+    Read from langgraph 1.2.24, `langgraph.channels.binop._get_overwrite`.
+    """
+    return binop._get_overwrite(value)[0]
 
 
 def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
@@ -74,3 +91,12 @@ async def server_saver() -> BaseCheckpointSaver[Any]:
 
     saver: BaseCheckpointSaver[Any] = await get_checkpointer()
     return saver
+
+
+def uses_responses_api(model: Any, call: Mapping[str, Any]) -> bool:
+    """Tells which of OpenAI's two APIs a call of `ChatOpenAI` goes to.
+
+    Read from langchain-openai 1.7.4, `ChatOpenAI._astream`, which asks the same in the same words.
+    """
+    chooses = getattr(model, "_use_responses_api", None)
+    return chooses is not None and bool(chooses({**call, **(getattr(model, "model_kwargs", None) or {})}))

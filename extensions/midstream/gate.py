@@ -2,9 +2,10 @@
 
 An accumulated message is sealable when a provider would take it back as a finished assistant turn:
 
-1. it has text that is not white space (thinking and reasoning do not count);
+1. it has text that is not white space (thinking, reasoning, refusals and images do not count);
 2. no tool call for the client was begun, and none is invalid;
-3. every tool that the provider runs itself has given its result.
+3. every tool that the provider runs itself has given its result. Calls and results are matched by id where
+   they have ids, and counted where they have none, as with Google; code execution is counted on its own.
 
 `why_not` says it for a message and is the definition. `SealGate` says it after each chunk at the cost of
 that chunk alone; a property test holds the two together on every prefix.
@@ -13,47 +14,105 @@ that chunk alone; a property test holds the two together on every prefix.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage
 
 WaitReason: TypeAlias = Literal["no_text", "reasoning", "tool_call", "invalid_tool_call", "provider_tool"]
 """What a seal waits for."""
 
-_REASONING = frozenset({"thinking", "reasoning", "redacted_thinking", "reasoning_content", "thinking_delta"})
+_Kind: TypeAlias = Literal[
+    "text", "reasoning", "client", "call", "result", "whole", "code", "output", "other"
+]
+_Begun: TypeAlias = tuple[_Kind, str | None]
 
-# Blocks by which the providers' own formats, and LangChain's two, begin a call that the client has to run.
-# `input_json_delta` is not among them: it continues a call of either kind, which was begun before.
-_CLIENT_CALLS = frozenset(
-    {
-        "tool_use",
-        "tool_call",
-        "tool_call_chunk",
-        "invalid_tool_call",
-        "function_call",
-        "custom_tool_call",
-        "computer_call",
-        "shell_call",
-        "apply_patch_call",
-        "mcp_approval_request",
-    }
+REASONING: Final = frozenset(
+    {"thinking", "reasoning", "redacted_thinking", "reasoning_content", "thinking_delta", "signature_delta"}
 )
+"""The types of the blocks in which a model thinks."""
 
-# Calls that the provider answers itself, with an id on both sides.
-_PROVIDER_CALLS = frozenset({"server_tool_use", "server_tool_call", "server_tool_call_chunk", "mcp_tool_use"})
-_PROVIDER_RESULTS = frozenset({"server_tool_result", "mcp_tool_result"})
+# `input_json_delta` is of no kind: it continues a call of either side, which was begun before.
+_KINDS: Final[dict[str, _Kind]] = {
+    "text": "text",
+    "text_delta": "text",
+    "output_text": "text",
+    **dict.fromkeys(REASONING, "reasoning"),
+    # What the client has to run, as the providers' own formats and LangChain's two begin it.
+    "tool_use": "client",
+    "tool_call": "client",
+    "tool_call_chunk": "client",
+    "invalid_tool_call": "client",
+    "function_call": "client",
+    "custom_tool_call": "client",
+    "computer_call": "client",
+    "shell_call": "client",
+    "local_shell_call": "client",
+    "apply_patch_call": "client",
+    "mcp_approval_request": "client",
+    # What the provider answers by another block.
+    "server_tool_use": "call",
+    "server_tool_call": "call",
+    "server_tool_call_chunk": "call",
+    "mcp_tool_use": "call",
+    "toolCall": "call",
+    "server_tool_result": "result",
+    "tool_result": "result",
+    "toolResponse": "result",
+    "executable_code": "code",
+    "code_execution_result": "output",
+    # What the provider answers in the block itself, and says so by its status.
+    "web_search_call": "whole",
+    "file_search_call": "whole",
+    "code_interpreter_call": "whole",
+    "image_generation_call": "whole",
+    "mcp_call": "whole",
+    "mcp_list_tools": "whole",
+    "tool_search_call": "whole",
+}
+
+# Statuses of two deltas of one block are merged by concatenation, so the end decides.
+_ENDED: Final = ("completed", "failed", "incomplete", "cancelled")
 
 
-def _call_id(block: Mapping[str, Any]) -> str | None:
+def unwrapped(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the provider's own block where LangChain has wrapped it as one that it does not know."""
+    value = block.get("value") if block.get("type") == "non_standard" else None
+    return value if isinstance(value, Mapping) else block
+
+
+def is_blank(text: str | None) -> bool:
+    """Tells whether there is nothing to see in this text."""
+    return not text or text.isspace()
+
+
+def _kind_of(block: Mapping[str, Any]) -> _Kind:
+    name = block.get("type")
+    if not name:
+        return "text" if "text" in block or block.keys() <= {"index", "id"} else "other"
+    if name == "non_standard":
+        kind = _kind_of(unwrapped(block)) if isinstance(block.get("value"), Mapping) else "other"
+        return "other" if kind == "text" else kind
+    if name == "tool_search_call" and block.get("execution") == "client":
+        return "client"
+    return _KINDS.get(name) or ("result" if name.endswith("_tool_result") else "other")
+
+
+def _name_of(kind: _Kind, block: Mapping[str, Any]) -> str | None:
+    """Returns the id of the call that a block makes or answers."""
+    block = unwrapped(block)
+    if kind == "result":
+        return block.get("tool_call_id") or block.get("tool_use_id") or block.get("toolUseId") or None
     return block.get("id") or None
 
 
-def _result_id(block: Mapping[str, Any]) -> str | None:
-    return block.get("tool_call_id") or block.get("tool_use_id") or None
+def _status_of(block: Mapping[str, Any]) -> str | None:
+    return unwrapped(block).get("status") or None
 
 
-def _is_provider_result(kind: str) -> bool:
-    return kind in _PROVIDER_RESULTS or (kind.endswith("_tool_result") and kind != "tool_result")
+def _hidden_blocks(extra: Mapping[str, Any]) -> list[dict[str, Any]]:
+    # Where `langchain-openai` keeps the built-in calls of Responses in its oldest format.
+    found = extra.get("tool_outputs")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 class SealGate:
@@ -64,12 +123,15 @@ class SealGate:
 
     __slots__ = (
         "_answered",
-        "_called",
+        "_begun",
+        "_codes",
         "_has_client_call",
         "_has_invalid_call",
         "_has_other",
         "_has_reasoning",
         "_has_text",
+        "_nameless",
+        "_open",
     )
 
     def __init__(self) -> None:
@@ -78,8 +140,16 @@ class SealGate:
         self._has_client_call = False
         self._has_invalid_call = False
         self._has_other = False
-        self._called: set[str] = set()
+        self._open: set[str] = set()
         self._answered: set[str] = set()
+        self._nameless = 0
+        """Calls less results, of those that have no id."""
+
+        self._codes = 0
+        """Executable code less its results."""
+
+        self._begun: dict[int | str, _Begun] = {}
+        """By index, the kind and id that a block began with: later deltas are merged into it."""
 
     def __repr__(self) -> str:
         return f"<SealGate {self.waiting_for or 'open'}>"
@@ -98,38 +168,70 @@ class SealGate:
             self._has_client_call = True
         elif chunk.invalid_tool_calls:
             self._has_invalid_call = True
-        if chunk.additional_kwargs:
-            self._push_extra(chunk.additional_kwargs)
+        if extra := chunk.additional_kwargs:
+            if extra.get("tool_calls") or extra.get("function_call"):
+                self._has_client_call = True
+            if extra.get("reasoning_content") or extra.get("reasoning"):
+                self._has_reasoning = True
+            if hidden := _hidden_blocks(extra):
+                self._push_blocks(hidden)
+            if any(extra[key] for key in extra.keys() - {"reasoning_content", "reasoning"}):
+                self._has_other = True
 
     def _push_blocks(self, blocks: Iterable[str | dict[Any, Any]]) -> None:
         for block in blocks:
             if isinstance(block, str):
-                if block and not block.isspace():
+                if not self._has_text and not is_blank(block):
                     self._has_text = True
                 continue
-            kind = block.get("type") or ("text" if "text" in block else "")
+            kind = _kind_of(block)
+            begun = None
+            if (index := block.get("index")) is not None:
+                begun = self._begun.get(index)
+                if begun is None:
+                    self._begun[index] = (kind, _name_of(kind, block))
+                elif block.get("id") and begun[1] and begun[1] != block["id"]:
+                    begun = None  # core does not merge blocks of different ids
+                else:
+                    kind = begun[0]
             if kind == "text":
-                text = block.get("text")
-                if text and not text.isspace():
+                if not self._has_text and not is_blank(block.get("text")):
                     self._has_text = True
-            elif kind in _REASONING:
+            elif kind == "reasoning":
                 self._has_reasoning = True
-            elif kind in _CLIENT_CALLS:
+            elif kind == "client":
                 self._has_client_call = True
-            elif kind in _PROVIDER_CALLS:
-                self._has_other = True
-                if name := _call_id(block):
-                    self._called.add(name)
             else:
                 self._has_other = True
-                if _is_provider_result(kind) and (name := _result_id(block)):
-                    self._answered.add(name)
+                if kind != "other":
+                    self._push_call(kind, block, begun)
 
-    def _push_extra(self, extra: Mapping[str, Any]) -> None:
-        if extra.get("tool_calls") or extra.get("function_call"):
-            self._has_client_call = True
-        if extra.get("reasoning_content") or extra.get("reasoning"):
-            self._has_reasoning = True
+    def _push_call(
+        self, kind: _Kind, block: Mapping[str, Any], begun: tuple[_Kind, str | None] | None
+    ) -> None:
+        name = _name_of(kind, block)
+        if kind == "whole":
+            status = _status_of(block)
+            name = name or (begun[1] if begun else None)
+            if name and (status or not begun):
+                self._settle(name, status is None or status.endswith(_ENDED))
+        elif begun is not None and name is None:
+            return
+        elif kind == "code":
+            self._codes += begun is None
+        elif kind == "output":
+            self._codes -= begun is None
+        elif name is not None:
+            self._settle(name, kind == "result")
+        else:
+            self._nameless += 1 if kind == "call" else -1
+
+    def _settle(self, name: str, is_answered: bool) -> None:
+        if is_answered:
+            self._answered.add(name)
+            self._open.discard(name)
+        elif name not in self._answered:
+            self._open.add(name)
 
     @property
     def waiting_for(self) -> WaitReason | None:
@@ -138,7 +240,7 @@ class SealGate:
             return "tool_call"
         if self._has_invalid_call:
             return "invalid_tool_call"
-        if not self._called <= self._answered:
+        if len(self._open) + self._nameless > 0 or self._codes > 0:
             return "provider_tool"
         if not self._has_text:
             return "reasoning" if self._has_reasoning else "no_text"
@@ -155,43 +257,51 @@ class SealGate:
     @property
     def is_open(self) -> bool:
         """Whether the answer may end here."""
-        return (
-            self._has_text
-            and not self._has_client_call
-            and not self._has_invalid_call
-            and self._called <= self._answered
-        )
+        return self._has_text and self.waiting_for is None
 
 
 def why_not(message: AIMessage) -> WaitReason | None:
     """Returns what is missing for this accumulated message to be sealed, or None when nothing is."""
-    blocks: list[dict[str, Any]] = []
-    texts: list[str] = []
-    for block in [message.content] if isinstance(message.content, str) else message.content:
-        if isinstance(block, str):
-            texts.append(block)
-        elif (block.get("type") or "text") == "text":
-            texts.append(block.get("text") or "")
-        else:
-            blocks.append(block)
-    kinds = {str(block["type"]) for block in blocks}
+    content = [message.content] if isinstance(message.content, str) else message.content
     extra = message.additional_kwargs
+    texts = [each for each in content if isinstance(each, str)]
+    blocks = [each for each in content if isinstance(each, dict)] + _hidden_blocks(extra)
+
+    kinds = [_kind_of(block) for block in blocks]
+    texts += [block.get("text") or "" for block, kind in zip(blocks, kinds, strict=True) if kind == "text"]
 
     if (
         message.tool_calls
         or getattr(message, "tool_call_chunks", None)
-        or kinds & _CLIENT_CALLS
+        or "client" in kinds
         or extra.get("tool_calls")
         or extra.get("function_call")
     ):
         return "tool_call"
     if message.invalid_tool_calls:
         return "invalid_tool_call"
-    called = {_call_id(block) for block in blocks if block["type"] in _PROVIDER_CALLS}
-    answered = {_result_id(block) for block in blocks if _is_provider_result(block["type"])}
-    if called - answered - {None}:
+    if _unanswered(blocks, kinds):
         return "provider_tool"
-    if not "".join(texts).strip():
-        has_reasoning = kinds & _REASONING or extra.get("reasoning_content") or extra.get("reasoning")
+    if is_blank("".join(texts)):
+        has_reasoning = "reasoning" in kinds or extra.get("reasoning_content") or extra.get("reasoning")
         return "reasoning" if has_reasoning else "no_text"
     return None
+
+
+def _unanswered(blocks: list[dict[str, Any]], kinds: list[_Kind]) -> bool:
+    called: set[str | None] = set()
+    answered: set[str | None] = set()
+    nameless = 0
+    for block, kind in zip(blocks, kinds, strict=True):
+        if kind not in ("call", "result", "whole"):
+            continue
+        name = _name_of(kind, block)
+        if kind == "whole":
+            status = _status_of(block)
+            (answered if status is None or status.endswith(_ENDED) else called).add(name)
+        elif name is not None:
+            (called if kind == "call" else answered).add(name)
+        else:
+            nameless += 1 if kind == "call" else -1
+    is_code_open = kinds.count("code") > kinds.count("output")
+    return is_code_open or len(called - answered - {None}) + nameless > 0

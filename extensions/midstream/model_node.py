@@ -88,23 +88,11 @@ class ModelNode(Runnable[Any, Any]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002 (the base's name)
         """Runs the node on a graph's state; returns its update."""
-        entry = _Entry(self, input, config if config is not None else get_config())
-        model = self._choose(input, entry.runtime)
-        if inspect.isawaitable(model):
-            if inspect.iscoroutine(model):
-                model.close()
-            raise ConfigurationError(
-                "model is an async callable, so the graph must be run by ainvoke or astream"
-            )
-        return entry.run(model)
+        return _Entry(self, input, config if config is not None else get_config()).run()
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002
         """Same as `invoke`, but awaited."""
-        entry = _Entry(self, input, config if config is not None else get_config())
-        model = self._choose(input, entry.runtime)
-        if inspect.isawaitable(model):
-            model = self._with_tools(await model)
-        return await entry.arun(model)
+        return await _Entry(self, input, config if config is not None else get_config()).arun()
 
     def _with_tools(self, model: Model) -> Model:
         if not self._tools:
@@ -121,12 +109,23 @@ class ModelNode(Runnable[Any, Any]):
             raise ConfigurationError(f"{type(model).__name__} does not support tools") from None
         return bound
 
-    def _choose(self, state: Any, runtime: Runtime[Any]) -> Model | Awaitable[Model]:
-        """Returns the model of this entry, with its tools; from an async callable, an awaitable of one."""
+    def _choose(self, state: Any, runtime: Runtime[Any]) -> Model:
+        """Returns the model of this call, with its tools."""
         if isinstance(self._model, Runnable):
             return self._model
         chosen = self._model(state, runtime)
-        return self._with_tools(chosen) if isinstance(chosen, Runnable) else chosen
+        if isinstance(chosen, Runnable):
+            return self._with_tools(chosen)
+        if inspect.iscoroutine(chosen):
+            chosen.close()
+        raise ConfigurationError("model is an async callable, so the graph must be run by ainvoke or astream")
+
+    async def _achoose(self, state: Any, runtime: Runtime[Any]) -> Model:
+        """Same as `_choose`, but awaited."""
+        if isinstance(self._model, Runnable):
+            return self._model
+        chosen = self._model(state, runtime)
+        return self._with_tools(chosen if isinstance(chosen, Runnable) else await chosen)
 
     def _request(self, state: Any, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Returns what the model is sent: the prompt, whole on every call, and the messages."""
@@ -179,8 +178,9 @@ class _Entry:
             and not is_inside_tool()
         )
 
-    def run(self, model: Model) -> Update:
+    def run(self) -> Update:
         if not self._is_preemptible:
+            model = self._node._choose(self._state, self.runtime)
             return self._plain(model.invoke(self._request(), self._config))
         visit, ledger = self._start()
         steps = _Steps(visit.flow())
@@ -188,7 +188,7 @@ class _Entry:
         try:
             while (effect := steps.next(result)) is not None:
                 if isinstance(effect, CallModel):
-                    result = self._call(model, effect.call, ledger, visit)
+                    result = self._call(effect.call, ledger, visit)
                 elif isinstance(effect, AskHook):
                     result = effect.hook.call(effect.given, visit.options.hook_timeout)
                 else:
@@ -197,8 +197,9 @@ class _Entry:
             steps.flow.close()
         return cast("Update", steps.update)
 
-    async def arun(self, model: Model) -> Update:
+    async def arun(self) -> Update:
         if not self._is_preemptible:
+            model = await self._node._achoose(self._state, self.runtime)
             return self._plain(await model.ainvoke(self._request(), self._config))
         visit, ledger = self._start()
         steps = _Steps(visit.flow())
@@ -206,7 +207,7 @@ class _Entry:
         try:
             while (effect := steps.next(result)) is not None:
                 if isinstance(effect, CallModel):
-                    result = await self._acall(model, effect.call, ledger, visit)
+                    result = await self._acall(effect.call, ledger, visit)
                 elif isinstance(effect, AskHook):
                     result = await effect.hook.acall(effect.given, visit.options.hook_timeout)
                 else:
@@ -266,13 +267,15 @@ class _Entry:
             )
         return answer
 
-    def _call(self, model: Model, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
+    def _call(self, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
+        model = self._node._choose(self._state, self.runtime)
         interval = visit.options.poll_interval
         with watching(visit.run, ledger, str(self._thread_id), call, interval):
             answer = sealable(model, call, self._config).invoke(self._request(), self._config)
         return self._checked(answer)
 
-    async def _acall(self, model: Model, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
+    async def _acall(self, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
+        model = await self._node._achoose(self._state, self.runtime)
         interval = visit.options.poll_interval
         call.call_later = asyncio.get_running_loop().call_later
         try:

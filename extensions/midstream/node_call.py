@@ -53,6 +53,7 @@ class NodeCall(WatchedCall):
 
     def __init__(self, caller: Caller) -> None:
         super().__init__()
+        self.count_tokens = caller.options.token_counter
         self._caller = caller
         self._wanted: tuple[Entry, ...] = ()
         self._told: set[str] = set()

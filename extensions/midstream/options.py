@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from langchain_core.messages.utils import count_tokens_approximately
+
 from midstream.errors import ConfigurationError
 from midstream.hooks import BoundaryFunction, BoundaryHook, Moment
+from midstream.usage import TokenCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,10 @@ class Preemption:
     poll_interval: float = 0.2
     """Seconds between two looks at the ledger while an answer streams. A request that reaches this very
     process is seen at once; the interval counts for those that another process took."""
+
+    token_counter: TokenCounter = count_tokens_approximately
+    """Counts the tokens of messages, where an answer was ended before the provider said how many it used.
+    It is called as the answer ends, so it should not wait for anything."""
 
     restart_grace: float | None = 2.0
     """Seconds after which an answer that has shown nothing yet (silence, white space or reasoning) is dropped
@@ -51,6 +58,10 @@ class Preemption:
             _check_seconds("restart_grace", self.restart_grace, least=0)
         if self.should_preempt is not None and not callable(self.should_preempt):
             raise ConfigurationError(f"should_preempt must be callable, not {self.should_preempt!r}")
+        if not callable(self.token_counter):
+            raise ConfigurationError(
+                f"token_counter must be a callable of messages, not {self.token_counter!r}"
+            )
         hooks = [
             hook if isinstance(hook, BoundaryHook) else BoundaryHook(hook) for hook in self.boundary_hooks
         ]

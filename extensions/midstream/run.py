@@ -12,14 +12,11 @@ from collections.abc import Collection, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langgraph.runtime import Runtime
 
 from midstream.state import Halt, halt_of
-
-if TYPE_CHECKING:
-    from midstream.watch import AsyncWatch, SyncWatch
 
 MAX_RUNS = 4096
 """How many runs are remembered in this process; a running node keeps its own in any case."""
@@ -36,10 +33,9 @@ class Run:
     def __init__(self, run_id: str, anchor: object = None) -> None:
         self.id = run_id
         self.lock = Lock()
-        self.async_watches: dict[int, AsyncWatch] = {}
-        """By event loop."""
+        self.shared: dict[Hashable, Any] = {}
+        """What the agents' calls share while they last, by a key of its maker's; guarded by `lock`."""
 
-        self.sync_watch: SyncWatch | None = None
         self.halt: Halt | None = None
         """Why this run was halted, as soon as one of its agents has decided it; None while it goes on."""
 

@@ -37,8 +37,8 @@ from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage
-from langchain_core.messages.ai import add_ai_message_chunks
-from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import ensure_config, merge_configs
@@ -46,12 +46,12 @@ from langchain_core.runnables.configurable import DynamicRunnable
 
 from midstream._host import configured_model
 from midstream.gate import SealGate, WaitReason
-from midstream.usage import missing_usage
+from midstream.last_hop import repair
+from midstream.provider import is_structured, provider_of
+from midstream.replay import SEALED_KEY
+from midstream.usage import TokenCounter, missing_usage
 
 logger = logging.getLogger("midstream")
-
-SEALED_KEY = "preemption"
-"""Where a sealed message says so: `response_metadata["preemption"]["sealed"]`."""
 
 
 class SealControl:
@@ -69,6 +69,9 @@ class SealControl:
 
         self.restarted = False
         """Whether a stream of this call was ended because it had shown nothing: its answer is dropped."""
+
+        self.count_tokens: TokenCounter = count_tokens_approximately
+        """Counts what the provider had no time to count."""
 
         self._live: LiveStream | None = None
 
@@ -111,14 +114,36 @@ class SealControl:
         return False
 
 
+class _Answer:
+    """What was streamed so far. The gate takes it in only when somebody wants the answer to end.
+
+    Most answers nobody interferes with, and they should cost nothing but the keeping of their chunks.
+    """
+
+    __slots__ = ("_gate", "_seen", "chunks")
+
+    def __init__(self) -> None:
+        self.chunks: list[AIMessageChunk] = []
+        self._gate = SealGate()
+        self._seen = 0
+
+    @property
+    def gate(self) -> SealGate:
+        """The gate, knowing all chunks; costs the size of those that came since it was last asked."""
+        for chunk in self.chunks[self._seen :]:
+            self._gate.push(chunk)
+        self._seen = len(self.chunks)
+        return self._gate
+
+
 class LiveStream:
     """A stream that is being read, as far as somebody outside its task needs to know."""
 
-    __slots__ = ("control", "ending", "gate", "loop", "outside", "task", "waiting")
+    __slots__ = ("answer", "control", "ending", "loop", "outside", "task", "waiting")
 
-    def __init__(self, control: SealControl, gate: SealGate) -> None:
+    def __init__(self, control: SealControl, answer: _Answer) -> None:
         self.control = control
-        self.gate = gate
+        self.answer = answer
         self.loop = asyncio.get_running_loop()
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
         self.outside = self.task.cancelling()
@@ -134,7 +159,7 @@ class LiveStream:
 
     def _interrupt(self) -> None:
         control = self.control
-        if self.waiting and not self.ending and control.requested and control.may_end(self.gate):
+        if self.waiting and not self.ending and control.requested and control.may_end(self.answer.gate):
             self.ending = True
             self.task.cancel()
 
@@ -200,9 +225,8 @@ def _last_chunk(
     control: SealControl,
 ) -> ChatGenerationChunk:
     """Builds the chunk that ends an answer early: its mark, and the usage that the provider did not send."""
-    answer = add_ai_message_chunks(chunks[0], *chunks[1:]) if chunks else AIMessageChunk(content="")
     try:
-        usage, estimated = missing_usage(prompt, call.get("tools"), answer)
+        usage, estimated = missing_usage(prompt, call.get("tools"), chunks, control.count_tokens)
     except Exception:
         logger.warning("the usage of a sealed answer could not be estimated", exc_info=True)
         usage, estimated = None, []
@@ -210,12 +234,13 @@ def _last_chunk(
     if estimated:
         metadata["estimated"] = list(estimated)
     # Many providers name the model with the last chunk; without a name, handlers that sum up usage skip it.
-    if "model_name" not in answer.response_metadata and (name := _model_name(model, call)):
+    is_named = any(chunk.response_metadata.get("model_name") for chunk in chunks)
+    if not is_named and (name := _model_name(model, call)):
         metadata["model_name"] = name
     return ChatGenerationChunk(
         message=AIMessageChunk(
             content="" if not chunks or isinstance(chunks[-1].content, str) else [],
-            id=answer.id,
+            id=chunks[-1].id if chunks else None,
             usage_metadata=usage,
             response_metadata=metadata,
             chunk_position="last",
@@ -225,28 +250,10 @@ def _last_chunk(
 
 def _model_name(model: BaseChatModel, call: dict[str, Any]) -> str | None:
     try:
-        return model._get_ls_params(**call).get("ls_model_name")
+        return model._get_ls_params(**{k: v for k, v in call.items() if k != "stop"}).get("ls_model_name")
     except Exception:
         logger.debug("a model cannot tell its name", exc_info=True)
         return None
-
-
-def _is_structured(model: BaseChatModel, call: dict[str, Any]) -> bool:
-    """Tells whether the answer has to be of a given format: half of one is of no use to anybody."""
-    extra = {**(getattr(model, "model_kwargs", None) or {}), **call}
-    return any(
-        extra.get(key)
-        for key in (
-            "response_format",
-            "ls_structured_output_format",
-            "structured_output_format",
-            "response_mime_type",
-            "response_schema",
-            "format",
-            "output_config",
-            "output_format",
-        )
-    )
 
 
 class _SealedStaysOut(BaseCache):
@@ -275,6 +282,7 @@ class _SealedStaysOut(BaseCache):
 
 
 _CONTROL = "_midstream_control"
+_STRUCTURED = "_midstream_structured"
 _classes: WeakKeyDictionary[type[BaseChatModel], type[BaseChatModel]] = WeakKeyDictionary()
 _classes_lock = Lock()
 
@@ -301,80 +309,78 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         control: SealControl = getattr(self, _CONTROL)
+        messages = repair(messages, provider_of(self, kwargs))
         stream = base._astream(self, messages, *args, **kwargs)
-        if _is_structured(self, kwargs):
+        if getattr(self, _STRUCTURED) or is_structured(self, kwargs):
             async for chunk in stream:
                 yield chunk
             return
 
-        gate = SealGate()
-        live = LiveStream(control, gate)
-        chunks: list[AIMessageChunk] = []
-        push, keep, advance = gate.push, chunks.append, stream.__anext__
+        answer = _Answer()
+        live = LiveStream(control, answer)
+        keep = answer.chunks.append
         ended = False
         control._live = live
         try:
             control.opened()
-            while True:
-                live.waiting = True
-                try:
-                    chunk = await advance()
-                except StopAsyncIteration:
-                    live.waiting = False
-                    if live.ending:  # the provider's client held our cancellation back, and has ended
-                        live.take_back()
-                        ended = True
-                    break
-                except (asyncio.CancelledError, Exception):
-                    live.waiting = False
-                    if not live.ending:
-                        raise
-                    live.take_back()
-                    ended = True
-                    break
+            live.waiting = True
+            async for chunk in stream:
                 live.waiting = False
-                if live.ending:  # or held it back, and speaks on
-                    live.take_back()
-                    ended = True
+                if live.ending:  # the provider's client held our cancellation back
                     break
-                message = cast("AIMessageChunk", chunk.message)
-                push(message)
-                keep(message)
+                keep(cast("AIMessageChunk", chunk.message))
                 yield chunk
-                if control.requested and control.may_end(gate):
+                if control.requested and control.may_end(answer.gate):
                     ended = True
                     break
+                live.waiting = True
+            live.waiting = False
+            if live.ending:
+                live.take_back()
+                ended = True
+        except (asyncio.CancelledError, Exception):
+            # Only what comes out of the wait for the provider can be our own doing.
+            if not (live.ending and live.waiting):
+                raise
+            live.take_back()
+            ended = True
         finally:
+            live.waiting = False
             control._live = None
             await _aclose(stream)
         if ended:
-            yield _last_chunk(self, chunks, messages, kwargs, control)
+            yield _last_chunk(self, answer.chunks, messages, kwargs, control)
 
     def _stream(
         self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         control: SealControl = getattr(self, _CONTROL)
+        messages = repair(messages, provider_of(self, kwargs))
         stream = base._stream(self, messages, *args, **kwargs)
-        if _is_structured(self, kwargs):
+        if getattr(self, _STRUCTURED) or is_structured(self, kwargs):
             yield from stream
             return
 
-        gate = SealGate()
-        chunks: list[AIMessageChunk] = []
+        answer = _Answer()
+        keep = answer.chunks.append
         ended = False
         try:
             for chunk in stream:
-                message = cast("AIMessageChunk", chunk.message)
-                gate.push(message)
-                chunks.append(message)
+                keep(cast("AIMessageChunk", chunk.message))
                 yield chunk
-                if control.requested and control.may_end(gate):
+                if control.requested and control.may_end(answer.gate):
                     ended = True
                     break
         finally:
             _close(stream)
         if ended:
-            yield _last_chunk(self, chunks, messages, kwargs, control)
+            yield _last_chunk(self, answer.chunks, messages, kwargs, control)
+
+    def _generate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        return base._generate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
+
+    async def _agenerate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        return await base._agenerate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
 
     def cache(self: Any) -> BaseCache | bool | None:
         configured: BaseCache | bool | None = self.__dict__.get("cache")
@@ -387,9 +393,12 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
-        "__slots__": (_CONTROL,),
+        "__slots__": (_CONTROL, _STRUCTURED),
         "_should_stream": _should_stream,
+        "_generate": _generate,
     }
+    if base._agenerate is not BaseChatModel._agenerate:
+        body["_agenerate"] = _agenerate
     native = []
     if base._astream is not BaseChatModel._astream:
         body["_astream"] = _astream
@@ -416,12 +425,13 @@ _PYDANTIC_STATE = (
 )
 
 
-def _sealable_model(model: BaseChatModel, control: SealControl) -> BaseChatModel:
+def _sealable_model(model: BaseChatModel, control: SealControl, structured: bool) -> BaseChatModel:
     made = _sealable_class(type(model))
     seen = made.__new__(made)
     for name in _PYDANTIC_STATE:
         object.__setattr__(seen, name, getattr(model, name))
     object.__setattr__(seen, _CONTROL, control)
+    object.__setattr__(seen, _STRUCTURED, structured)
     return seen
 
 
@@ -439,23 +449,35 @@ def sealable(
         control: Decides over the call; one control serves one call.
         config: The config of the call, by which configurable models are chosen.
     """
+    return _sealable(runnable, control, config, structured=False)
+
+
+def _sealable(
+    runnable: Runnable[Any, Any],
+    control: SealControl,
+    config: RunnableConfig | None,
+    *,
+    structured: bool,
+) -> Runnable[Any, Any]:
     if isinstance(runnable, BaseChatModel):
-        return _sealable_model(runnable, control)
+        return _sealable_model(runnable, control, structured)
     if isinstance(runnable, RunnableBindingBase):
-        inner = sealable(runnable.bound, control, merge_configs(runnable.config, config))
+        # `with_structured_output` says so to core, which keeps it from the model itself.
+        structured = structured or "ls_structured_output_format" in runnable.kwargs
+        config = merge_configs(runnable.config, config)
+        inner = _sealable(runnable.bound, control, config, structured=structured)
         return runnable.model_copy(update={"bound": inner})
+
+    def seen(part: Runnable[Any, Any]) -> Runnable[Any, Any]:
+        return _sealable(part, control, config, structured=structured)
+
     if isinstance(runnable, RunnableWithFallbacks):
-        return runnable.model_copy(
-            update={
-                "runnable": sealable(runnable.runnable, control, config),
-                "fallbacks": [sealable(each, control, config) for each in runnable.fallbacks],
-            }
-        )
+        fallbacks = [seen(each) for each in runnable.fallbacks]
+        return runnable.model_copy(update={"runnable": seen(runnable.runnable), "fallbacks": fallbacks})
     if isinstance(runnable, RunnableSequence):
-        return runnable.model_copy(update={"last": sealable(runnable.last, control, config)})
+        return runnable.model_copy(update={"last": seen(runnable.last)})
     if isinstance(runnable, DynamicRunnable):
-        chosen, _ = runnable.prepare(ensure_config(config))
-        return sealable(chosen, control, config)
+        return seen(runnable.prepare(ensure_config(config))[0])
     if (chosen_model := configured_model(runnable, config)) is not None:
-        return sealable(chosen_model, control, config)
+        return seen(chosen_model)
     return runnable

@@ -17,6 +17,8 @@ from langgraph.graph.message import add_messages
 # Not from `typing`: before Python 3.12 pydantic refuses those in a state that is a model of its own.
 from typing_extensions import TypedDict
 
+from midstream.delta import MessagesDelta
+
 MAX_RUNS = 32
 """How many runs of a turn are remembered, newest last."""
 
@@ -180,6 +182,17 @@ class MidstreamState(TypedDict):
     """Messages and the channel that midstream needs; extend it with channels of your own."""
 
     messages: Annotated[list[AnyMessage], add_messages]
+    preemption: NotRequired[Annotated[PreemptionState, merge]]
+
+
+class DeltaMidstreamState(TypedDict):
+    """Same as `MidstreamState`, but its messages are a `DeltaChannel`: a checkpoint keeps only what is new.
+
+    A thread of a graph with `MidstreamState` may go on with this one. The way back is closed: a channel of
+    another kind cannot read what a `DeltaChannel` has stored.
+    """
+
+    messages: Annotated[list[AnyMessage], MessagesDelta()]
     preemption: NotRequired[Annotated[PreemptionState, merge]]
 
 

@@ -50,8 +50,8 @@ from midstream.events import Emitter
 from midstream.hooks import BoundaryHook, BoundaryInput, Moment, Wish
 from midstream.node_call import NodeCall, PolledCall
 from midstream.options import Preemption
+from midstream.replay import SEALED_KEY, tidy_sealed
 from midstream.run import Run
-from midstream.seal import SEALED_KEY
 from midstream.state import Boundary, Halt, Handled, PreemptionState, Turn, merge
 
 Update: TypeAlias = dict[str, Any] | Command[Any]
@@ -343,6 +343,7 @@ class Visit:
         return (yield from self._say(todo, _said(todo), "entry", "entry"))
 
     def _seal(self, answer: AIMessage, call: NodeCall) -> Update:
+        answer = tidy_sealed(answer)
         answer.response_metadata[SEALED_KEY] = {
             "sealed": True,
             "node": self._place.node,

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Lock
 
-_subscribers: dict[str, dict[object, Callable[[], None]]] = {}
+_subscribers: dict[str, dict[object, Callable[[], object]]] = {}
 _lock = Lock()
 
 
-def subscribe(thread_id: str, callback: Callable[[], None]) -> Callable[[], None]:
+def subscribe(thread_id: str, callback: Callable[[], object]) -> Callable[[], None]:
     """Calls `callback` after each change of the thread's ledger in this process; returns the way out.
 
     `callback` must return at once and may be called from any thread. What is returned may be called twice.

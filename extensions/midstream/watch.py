@@ -154,11 +154,11 @@ async def awatching(
     run: Run, ledger: Ledger, thread_id: str, call: WatchedCall, interval: float
 ) -> AsyncIterator[None]:
     """Tells `call` of what is on the ledger while the block runs."""
-    key = id(asyncio.get_running_loop())
+    key = (AsyncWatch, id(asyncio.get_running_loop()))
     with run.lock:
-        watch = run.async_watches.get(key)
+        watch: AsyncWatch | None = run.shared.get(key)
         if watch is None:
-            watch = run.async_watches[key] = AsyncWatch(ledger, thread_id, interval)
+            watch = run.shared[key] = AsyncWatch(ledger, thread_id, interval)
         watch.join(call)
     try:
         yield
@@ -166,7 +166,7 @@ async def awatching(
         with run.lock:
             is_last = watch.leave(call)
             if is_last:
-                run.async_watches.pop(key, None)
+                run.shared.pop(key, None)
         if is_last:
             await watch.stop()
 
@@ -175,9 +175,9 @@ async def awatching(
 def watching(run: Run, ledger: Ledger, thread_id: str, call: WatchedCall, interval: float) -> Iterator[None]:
     """Same as `awatching`, on a thread."""
     with run.lock:
-        watch = run.sync_watch
+        watch: SyncWatch | None = run.shared.get(SyncWatch)
         if watch is None:
-            watch = run.sync_watch = SyncWatch(ledger, thread_id, interval)
+            watch = run.shared[SyncWatch] = SyncWatch(ledger, thread_id, interval)
         watch.join(call)
     try:
         yield
@@ -185,6 +185,6 @@ def watching(run: Run, ledger: Ledger, thread_id: str, call: WatchedCall, interv
         with run.lock:
             is_last = watch.leave(call)
             if is_last:
-                run.sync_watch = None
+                run.shared.pop(SyncWatch, None)
         if is_last:
             watch.stop()

@@ -1,124 +1,77 @@
-"""Runs a steered agent in a process that is killed (`kill -9`) at a chosen write of its saver."""
+"""A process that runs one step of a thread, to be killed in the middle of it.
+
+Its tool `second` waits for ever if told so; by then `first` is done.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Literal
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.postgres import PostgresSaver
-from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langchain_core.tools import tool
+from langgraph.types import Command, interrupt
 
-from fakes import ENDLESS, SILENCE, FakeChatModel
-from support.steering import ASKED, agent, is_sealed, ledger_of, steer
+from midstream import ToolNode
+from support.tool_batches import Effects, any_saver, graph_of, message
 
-REQUEST = "7f0e3c54-3a5f-4a83-9a52-5a41c0cf4f0e"
-
-Moment = Literal["accepted", "sealed", "injected"]
+CALLS = message(("second", {}), ("ask", {}), ("first", {}), ("approved", {}))
 
 
-class Dying:
-    """A saver that kills its own process right after one of its writes.
+def node_of(folder: Path, *, wait: bool) -> ToolNode:
+    effects = Effects(folder / "effects")
 
-    `moment` is the write that puts a request on the ledger, or the one that commits the sealed turn or the
-    injected message; else it is the write of that number.
-    """
+    @tool
+    def ask() -> str:
+        """Ask a person."""
+        answer = interrupt({"ask": "a"})
+        effects.add("ask")
+        return str(answer)
 
-    moment: Moment | int = 0
-    count = 0
+    @tool
+    def first() -> str:
+        """Act at once."""
+        effects.add("first")
+        return "first"
 
-    def _is_over(self, written: Any) -> None:
-        self.count += 1
-        if self.moment in (self.count, _moment_of(written)):
-            os.kill(os.getpid(), signal.SIGKILL)
+    @tool
+    def second() -> str:
+        """Act, or wait to be killed before it does."""
+        if wait:
+            threading.Event().wait()
+        effects.add("second")
+        return "second"
 
-    def put(self, config: Any, checkpoint: Any, *args: Any) -> Any:
-        result = super().put(config, checkpoint, *args)  # type: ignore[misc]
-        self._is_over(checkpoint)
-        return result
+    @tool
+    def approved() -> str:
+        """Act once it was approved."""
+        effects.add("approved")
+        return "approved"
 
-    def put_writes(self, config: Any, writes: Any, *args: Any) -> None:
-        super().put_writes(config, writes, *args)  # type: ignore[misc]
-        self._is_over(writes)
-
-    async def aput(self, config: Any, checkpoint: Any, *args: Any) -> Any:
-        result = await super().aput(config, checkpoint, *args)  # type: ignore[misc]
-        self._is_over(checkpoint)
-        return result
-
-    async def aput_writes(self, config: Any, writes: Any, *args: Any) -> None:
-        await super().aput_writes(config, writes, *args)  # type: ignore[misc]
-        self._is_over(writes)
-
-
-def _moment_of(written: Any) -> Moment | None:
-    if not isinstance(written, dict):
-        return "accepted" if any(channel == "request" for channel, _ in written) else None
-    messages = written["channel_values"].get("messages") or []
-    if messages and is_sealed(messages[-1]):
-        return "sealed"
-    return "injected" if messages and messages[-1].additional_kwargs else None
+    rules: Any = {"interrupt_on": {"approved": True}, "interrupt_mode": "per_call"}
+    return ToolNode([ask, first, second, approved], interrupting_tools=["ask"], **rules)
 
 
-class DyingSqlite(Dying, SqliteSaver): ...
+async def step(order: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Takes one step; returns what is asked, by id, and the results."""
+    folder = Path(order["folder"])
+    asynchronous: bool = order["asynchronous"]
+    async with any_saver(order["saver"], folder, lambda: order["uri"], asynchronous=asynchronous) as saver:
+        graph = graph_of(node_of(folder, wait=order["wait"]), saver)
+        config: Any = {"configurable": {"thread_id": order["thread"]}}
+        answers = order["answers"]
+        given: Any = CALLS if order["first"] else Command(resume=answers) if answers else None
+        if asynchronous:
+            state = await graph.ainvoke(given, config, durability=order["durability"])
+        else:
+            state = graph.invoke(given, config, durability=order["durability"])
+
+    pauses = {pause.id: pause.value for pause in state.get("__interrupt__", ())}
+    return pauses, [(one.tool_call_id, one.content) for one in state["messages"][1:]]
 
 
-class DyingAsyncSqlite(Dying, AsyncSqliteSaver): ...
-
-
-class DyingPostgres(Dying, PostgresSaver): ...
-
-
-class DyingAsyncPostgres(Dying, AsyncPostgresSaver): ...
-
-
-@contextmanager
-def saver_at(uri: str) -> Iterator[BaseCheckpointSaver[Any]]:
-    kind: Any = DyingPostgres if "://" in uri else DyingSqlite
-    with kind.from_conn_string(uri) as saver:
-        saver.setup()
-        yield saver
-
-
-@asynccontextmanager
-async def async_saver_at(uri: str) -> AsyncIterator[BaseCheckpointSaver[Any]]:
-    kind: Any = DyingAsyncPostgres if "://" in uri else DyingAsyncSqlite
-    async with kind.from_conn_string(uri) as saver:
-        await saver.setup()
-        yield saver
-
-
-def run(uri: str, config: RunnableConfig, moment: Moment | int, durability: Any, is_async: bool) -> None:
-    if is_async:
-        return asyncio.run(_arun(uri, config, moment, durability))
-    with saver_at(uri) as saver:
-        saver.moment = moment  # type: ignore[attr-defined]
-        request = steer("Be brief.", id=REQUEST)
-        model = FakeChatModel(
-            answers=[
-                ["Once", lambda: ledger_of(saver, config).append(request), ENDLESS],
-                ["A cat."],
-            ]
-        )
-        agent(model, saver=saver).invoke(ASKED, config, durability=durability)
-    return None
-
-
-async def _arun(uri: str, config: RunnableConfig, moment: Moment | int, durability: Any) -> None:
-    async with async_saver_at(uri) as saver:
-        saver.moment = moment  # type: ignore[attr-defined]
-        request = steer("Be brief.", id=REQUEST)
-        model = FakeChatModel(
-            answers=[
-                ["Once", lambda: ledger_of(saver, config).aappend(request), SILENCE],
-                ["A cat."],
-            ]
-        )
-        await agent(model, saver=saver).ainvoke(ASKED, config, durability=durability)
+if __name__ == "__main__":
+    asyncio.run(step(json.loads(sys.argv[1])))

@@ -1,0 +1,67 @@
+"""The oldest host that midstream works on, told before anything is imported from it.
+
+An older host lacks names that the other modules import, and would be reported as an `ImportError` of a name
+that says nothing to anybody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from midstream.errors import ConfigurationError
+
+FLOORS = {
+    "langgraph": (
+        "1.2.20",
+        "an interrupt that is asked after an answered one had the same id before, so that an answer could be "
+        "taken for that of another question",
+    ),
+    "langgraph-prebuilt": (
+        "1.1.3",
+        "an interrupt inside the wrapper of a tool call became an error message for the model before",
+    ),
+}
+"""The oldest version, and what was wrong before it; the same floors as in `pyproject.toml`."""
+
+_PARTS = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?(?P<early>\.?(?:a|b|c|rc|dev|alpha|beta|pre)\d*)?")
+
+
+def check_host_versions(installed: Mapping[str, str] | None = None) -> None:
+    """Makes sure that the host is new enough.
+
+    Args:
+        installed: Versions by distribution, where not those of this environment are meant. A distribution
+            that is not there is not judged.
+
+    Raises:
+        ConfigurationError: One is too old.
+    """
+    versions = _installed() if installed is None else installed
+    for name, (floor, reason) in FLOORS.items():
+        found = versions.get(name)
+        if found is not None and _key(found) < _key(floor):
+            raise ConfigurationError(
+                f"midstream needs {name} {floor} or newer, and {found} is installed: {reason}. "
+                f"Install a newer one: pip install --upgrade '{name}>={floor}'"
+            )
+
+
+def _installed() -> dict[str, str]:
+    found = {}
+    for name in FLOORS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # put there in another way, such as a checkout on the path
+            continue
+    return found
+
+
+def _key(number: str) -> tuple[int, int, int, bool]:
+    """Sorts versions as far as a floor needs it: a release comes after its own previews."""
+    found = _PARTS.match(number)
+    if found is None:
+        return (0, 0, 0, False)
+    major, minor, patch = (int(part or 0) for part in found.groups()[:3])
+    return (major, minor, patch, found["early"] is None)

@@ -1,0 +1,209 @@
+"""The last hop before a provider: makes a request valid, whatever its thread went through.
+
+`repair` looks at the messages of one call, for the provider that serves this very call, so that a fallback
+repairs anew. State keeps the truth. In this order, each step once through the list:
+
+1. Turns of the model: what this provider does not take back goes (another provider's own blocks, reasoning
+   without a signature or ciphertext, references to what was never stored); a turn with nothing left in it is
+   not sent. Of another provider's turn the text and the tool calls remain.
+2. Tools: each call is followed by exactly one result. Calls that a cancelled run left open are answered as
+   cancelled, calls with broken arguments by an error; results without a call and second results go.
+3. The end: a thread that ends in a turn of the model is asked to continue.
+4. Alternation, for those who need it and whose client does not see to it: neighbours of one role become one
+   turn. Tool results are never folded into text.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    InvalidToolCall,
+    ToolCall,
+    ToolMessage,
+)
+
+from midstream.gate import unwrapped
+from midstream.provider import Provider
+from midstream.replay import is_blank_text, is_reasoning, readable
+
+CONTINUE: Final = "Continue."
+"""What a thread that ends in a turn of the model is asked."""
+
+ACKNOWLEDGED: Final = "Understood."
+"""The turn of the model that Mistral wants between a tool's result and the next user turn."""
+
+CANCELLED: Final = "This call was cancelled before it gave a result."
+
+
+def repair(messages: list[BaseMessage], provider: Provider) -> list[BaseMessage]:
+    """Returns the messages as the provider takes them; the same list object if nothing was wrong.
+
+    Idempotent, and linear in the size of the messages.
+    """
+    broken: dict[str, InvalidToolCall] = {}
+    turns: list[BaseMessage] = []
+    results = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+    for place, message in enumerate(messages):
+        turn = message
+        if isinstance(turn, AIMessage):
+            is_last = place == len(messages) - 1
+            turn = _whole_calls(readable(turn, provider, results, is_last), broken)
+            if _is_empty(turn):
+                continue
+        turns.append(turn)
+
+    turns = _answered(turns, broken)
+    if provider.asks_to_continue and turns and _is_left_open(turns[-1], provider):
+        turns.append(HumanMessage(CONTINUE))
+    if provider.alternates or provider.answers_tools:
+        turns = _alternating(turns, provider)
+
+    is_same = len(turns) == len(messages) and all(map(operator.is_, turns, messages))
+    return messages if is_same else turns
+
+
+def _whole_calls(message: AIMessage, broken: dict[str, InvalidToolCall]) -> AIMessage:
+    """Returns the message with its invalid calls as calls without arguments, which every API can parse."""
+    if not message.invalid_tool_calls:
+        return message
+    calls = [*message.tool_calls]
+    for invalid in message.invalid_tool_calls:
+        if (name := invalid.get("id")) and invalid.get("name"):
+            broken[name] = invalid
+            calls.append(ToolCall(type="tool_call", name=str(invalid["name"]), args={}, id=name))
+    content = message.content
+    if isinstance(content, list):
+        content = [
+            {**block, "arguments": "{}"}
+            if isinstance(block, dict) and "arguments" in block and block.get("call_id") in broken
+            else block
+            for block in content
+        ]
+    return message.model_copy(update={"content": content, "tool_calls": calls, "invalid_tool_calls": []})
+
+
+def _is_empty(message: AIMessage) -> bool:
+    extra = message.additional_kwargs
+    if message.tool_calls or any(
+        extra.get(key) for key in ("tool_calls", "function_call", "audio", "tool_outputs", "refusal")
+    ):
+        return False
+    content = [message.content] if isinstance(message.content, str) else message.content
+    return all(is_blank_text(block) or is_reasoning(block) for block in content)
+
+
+def _answered(turns: list[BaseMessage], broken: Mapping[str, InvalidToolCall]) -> list[BaseMessage]:
+    owners: dict[str, int] = {}
+    results: dict[int, dict[str, ToolMessage]] = {}
+    for place, turn in enumerate(turns):
+        if isinstance(turn, AIMessage):
+            owners.update(dict.fromkeys(_call_ids(turn), place))
+        elif isinstance(turn, ToolMessage) and (owner := owners.get(turn.tool_call_id)) is not None:
+            results.setdefault(owner, {}).setdefault(turn.tool_call_id, turn)
+
+    answered: list[BaseMessage] = []
+    for place, turn in enumerate(turns):
+        if isinstance(turn, ToolMessage):
+            continue
+        answered.append(turn)
+        if isinstance(turn, AIMessage):
+            known = results.get(place, {})
+            answered += known.values()
+            answered += [
+                _not_run(turn, call, broken)
+                for call in turn.tool_calls
+                if call["id"] and call["id"] not in known
+            ]
+    return answered
+
+
+def _call_ids(message: AIMessage) -> Iterator[str]:
+    """Yields the ids that a tool's result may answer, also of calls that LangChain does not parse."""
+    for call in message.tool_calls:
+        if call["id"]:
+            yield call["id"]
+    hidden = message.additional_kwargs.get("tool_outputs")
+    for part in (message.content, hidden):
+        for block in part if isinstance(part, list) else ():
+            if isinstance(block, dict):
+                inner = unwrapped(block)
+                name = inner.get("call_id") or (inner.get("id") if inner.get("type") == "tool_use" else None)
+                if name:
+                    yield name
+
+
+def _not_run(message: AIMessage, call: ToolCall, broken: Mapping[str, InvalidToolCall]) -> ToolMessage:
+    said: str | list[Any] = CANCELLED
+    if (invalid := broken.get(str(call["id"]))) is not None:
+        said = f"This call was not run, because its arguments are not valid JSON: {invalid['args']}"
+    if isinstance(message.content, list) and any(
+        isinstance(block, dict)
+        and unwrapped(block).get("type") == "custom_tool_call"
+        and unwrapped(block).get("call_id") == call["id"]
+        for block in message.content
+    ):
+        said = [{"type": "custom_tool_call_output", "output": said}]
+    return ToolMessage(said, tool_call_id=str(call["id"]), name=call["name"], status="error")
+
+
+def _is_left_open(last: BaseMessage, provider: Provider) -> bool:
+    """Tells whether the model has to be asked to continue after its own last turn.
+
+    A turn that the application wrote itself, to lead the model's answer, is left as the last one where the
+    API can take it so.
+    """
+    if not isinstance(last, AIMessage):
+        return False
+    if provider.name == "mistral":
+        return not last.additional_kwargs.get("prefix")
+    if provider.name == "google":
+        return True
+    return bool(last.response_metadata) and last.response_metadata.get("stop_reason") != "pause_turn"
+
+
+def _alternating(turns: Sequence[BaseMessage], provider: Provider) -> list[BaseMessage]:
+    runs: list[list[BaseMessage]] = []
+    for turn in turns:
+        last = runs[-1][-1] if runs else None
+        if last is not None and provider.alternates and _are_one(last, turn):
+            runs[-1].append(turn)
+            continue
+        if provider.answers_tools and isinstance(last, ToolMessage) and isinstance(turn, HumanMessage):
+            runs.append([AIMessage(ACKNOWLEDGED)])
+        runs.append([turn])
+    return [_merged(run) for run in runs]
+
+
+def _are_one(last: BaseMessage, turn: BaseMessage) -> bool:
+    return any(isinstance(last, role) and isinstance(turn, role) for role in (HumanMessage, AIMessage))
+
+
+def _merged(run: Sequence[BaseMessage]) -> BaseMessage:
+    """Returns neighbours of one role as one: the first's id, the last's `additional_kwargs`."""
+    if len(run) == 1:
+        return run[0]
+    first, last = run[0], run[-1]
+    changes: dict[str, Any] = {
+        "content": _joined([message.content for message in run]),
+        "additional_kwargs": last.additional_kwargs,
+        "response_metadata": last.response_metadata,
+    }
+    if isinstance(last, AIMessage):
+        changes["tool_calls"] = last.tool_calls
+    return first.model_copy(update=changes)
+
+
+def _joined(contents: Sequence[str | list[Any]]) -> str | list[Any]:
+    texts = [content for content in contents if isinstance(content, str)]
+    if len(texts) == len(contents):
+        return "\n\n".join(texts)
+    blocks: list[Any] = []
+    for content in contents:
+        blocks += [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return blocks
