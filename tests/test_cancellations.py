@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 
 from fakes import SILENCE, CountingHandler, FakeChatModel
@@ -56,7 +57,7 @@ class Story:
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.saver = TrippingSaver()
-        self.config = {**thread(), "run_id": uuid.uuid4()}
+        self.config = RunnableConfig(**thread(), run_id=uuid.uuid4())
         self.ledger = ledger_of(self.saver, self.config)
         self.counter = CountingHandler()
         self.request = request

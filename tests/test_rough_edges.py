@@ -8,6 +8,7 @@ import uuid
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, StateGraph
@@ -40,7 +41,7 @@ async def test_a_recursion_limit_is_never_reached_because_of_a_steer(
     async def run(saver: OpenLedgerSaver, config: Any, model: FakeChatModel) -> Any:
         graph = agent(model, saver=saver, tools=[look_up] if has_tools else ())
         try:
-            return await graph.ainvoke(ASKED, {**config, "recursion_limit": limit})
+            return await graph.ainvoke(ASKED, RunnableConfig(**config, recursion_limit=limit))
         except GraphRecursionError:
             return None
 
@@ -138,7 +139,7 @@ async def test_a_reader_who_walks_away_leaves_nothing_running() -> None:
     model = FakeChatModel(answers=[["Once", SILENCE]])
     before = asyncio.all_tasks()
 
-    stream = agent(model, saver=saver).astream(ASKED, config, stream_mode="messages")
+    stream: Any = agent(model, saver=saver).astream(ASKED, config, stream_mode="messages")
     async for _ in stream:
         break
     await stream.aclose()
