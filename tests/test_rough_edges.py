@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -41,7 +41,7 @@ async def test_a_recursion_limit_is_never_reached_because_of_a_steer(
     async def run(saver: OpenLedgerSaver, config: Any, model: FakeChatModel) -> Any:
         graph = agent(model, saver=saver, tools=[look_up] if has_tools else ())
         try:
-            return await graph.ainvoke(ASKED, RunnableConfig({**config, "recursion_limit": limit}))
+            return await graph.ainvoke(ASKED, cast("RunnableConfig", {**config, "recursion_limit": limit}))
         except GraphRecursionError:
             return None
 
