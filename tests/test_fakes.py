@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
 
-from fakes import ENDLESS, SILENCE, CountingHandler, FakeChatModel, SyncChatModel, WholeChatModel, calls
+from fakes import (
+    ENDLESS,
+    SILENCE,
+    Answer,
+    CountingHandler,
+    FakeChatModel,
+    SyncChatModel,
+    WholeChatModel,
+    calls,
+)
 
 ASK = [HumanMessage("Tell me a story.")]
 
@@ -57,7 +67,7 @@ async def test_what_becomes_of_a_stream_is_written_down() -> None:
 
 def test_words_without_end_end_with_the_stream() -> None:
     model = FakeChatModel(answers=[[ENDLESS]])
-    stream = model.stream(ASK)
+    stream: Any = model.stream(ASK)
     assert [next(stream).text for _ in range(3)] == [" w0", " w1", " w2"]
     stream.close()
 
@@ -79,7 +89,7 @@ async def test_models_stream_as_their_names_say() -> None:
     async def chunks(model: WholeChatModel) -> int:
         return len([chunk async for chunk in model.astream(ASK) if chunk.text])
 
-    answers = [["Once", " upon"]]
+    answers: list[Answer] = [["Once", " upon"]]
     assert await chunks(WholeChatModel(answers=answers)) == 1
     assert await chunks(SyncChatModel(answers=answers)) == 2
     assert await chunks(FakeChatModel(answers=answers)) == 2
