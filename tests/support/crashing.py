@@ -59,9 +59,7 @@ async def step(order: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """Takes one step; returns what is asked, by id, and the results."""
     folder = Path(order["folder"])
     asynchronous: bool = order["asynchronous"]
-    async with any_saver(
-        order["saver"], folder, lambda: order["uri"], asynchronous=asynchronous
-    ) as saver:
+    async with any_saver(order["saver"], folder, lambda: order["uri"], asynchronous=asynchronous) as saver:
         graph = graph_of(node_of(folder, wait=order["wait"]), saver)
         config: Any = {"configurable": {"thread_id": order["thread"]}}
         answers = order["answers"]
