@@ -80,3 +80,13 @@ def server_without_midstream() -> Iterator[DevServer]:
     """The same without midstream."""
     with DevServer(waiting_graph(http={})) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def hosted_url() -> Iterator[str]:
+    """A real `langgraph dev` with the graphs that the host's side is tested against."""
+    from support.dev_server import DevServer
+    from support.hosted import DEPLOYMENT
+
+    with DevServer(DEPLOYMENT) as server:
+        yield server.url

@@ -160,6 +160,7 @@ async def test_what_is_not_pending_cannot_be_withdrawn(setting: Setting) -> None
 
     status, answer = await setting.post(withdraw(request_id))
     assert (status, "'sealed'" in answer["detail"]) == (409, True)
+    assert answer["preemption"] == {"id": request_id, "outcome": "sealed"}
 
     status, answer = await setting.post(withdraw(str(uuid.uuid4())))
     assert (status, "knows no request" in answer["detail"]) == (404, True)
@@ -186,6 +187,7 @@ async def test_a_report_shows_what_waits_how_requests_ended_and_the_halts(settin
     assert (status, json.loads(answer)) == (
         200,
         {
+            "thread_status": "busy",
             "pending": [
                 {
                     "id": waits,

@@ -97,9 +97,13 @@ class PreemptionMiddleware:
 class _Refused(Exception):  # noqa: N818 -- a signal within this module, not a failure
     """The call gets this answer, and nothing is written."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(
+        self, status: int, detail: str, *, request_id: str | None = None, outcome: str | None = None
+    ):
         self.status = status
         self.detail = detail
+        # By this a client tells midstream's refusals from the server's own.
+        self.about = {"id": request_id, "outcome": outcome}
 
 
 class _Call:
@@ -140,7 +144,7 @@ class _Call:
         await response(self._scope, self._receive, self._send)
 
     async def _refuse(self, refused: _Refused, *, like: Answer) -> None:
-        await self._reply({"detail": refused.detail}, like=like, status=refused.status)
+        await self._reply({"detail": refused.detail, KEY: refused.about}, like=like, status=refused.status)
 
 
 class _Report(_Call):
@@ -150,10 +154,14 @@ class _Report(_Call):
         answer = await self._ask("GET")
         if not answer.is_ok:
             return await self._pass_on(answer)
-        ledger = await self._ledger(_thread_of(answer, self._scope))
+        thread = _thread_of(answer, self._scope)
+        ledger = await self._ledger(thread)
         view = await ledger.aview()
-        handled = await ledger.ahandled() if view.pending() else {}
-        return await self._reply(report(view, handled), like=answer)
+        # What is pending may be handled already; what was withdrawn may have been applied at that moment.
+        is_open = view.pending() or view.withdrawn - view.marks.keys()
+        handled = await ledger.ahandled() if is_open else {}
+        # The status was read before the ledger: if it is not `busy`, whatever ran before has committed.
+        return await self._reply({"thread_status": thread["status"], **report(view, handled)}, like=answer)
 
 
 class _Update(_Call):
@@ -197,9 +205,12 @@ class _Update(_Call):
             ledger = await self._ledger(thread)
             accepted = await ledger.aaccept(request)
         except LedgerFullError as error:
-            return await self._refuse(_Refused(429, str(error)), like=answer)
+            return await self._refuse(_Refused(429, str(error), request_id=request.id), like=answer)
         except NotPendingError as error:
-            return await self._refuse(_Refused(409 if error.outcome else 404, str(error)), like=answer)
+            refused = _Refused(
+                409 if error.outcome else 404, str(error), request_id=request.id, outcome=error.outcome
+            )
+            return await self._refuse(refused, like=answer)
 
         checkpoint = {
             "thread_id": thread["thread_id"],
@@ -242,15 +253,20 @@ class _Update(_Call):
 
 def report(view: View, handled: Mapping[str, Handled]) -> dict[str, Any]:
     """Returns what a host may read about the requests of a thread, in the shapes of the wire."""
-    ended: dict[str, Any] = {}
-    for entry in view.entries:
-        if entry.id in handled:
-            ended[entry.id] = handled[entry.id]
-        elif entry.id in view.withdrawn:
-            ended[entry.id] = {"outcome": "withdrawn", "accepted_at": entry.accepted_at}
+    known = {entry.id for entry in view.entries} | view.marks.keys()
+    ended: dict[str, Any] = {
+        **{
+            entry.id: {"outcome": "withdrawn", "accepted_at": entry.accepted_at}
+            for entry in view.entries
+            if entry.id in view.withdrawn
+        },
+        **view.marks,
+        # The state has the last word: a request that was withdrawn and applied at the same moment was applied.
+        **{name: handled[name] for name in known if name in handled},
+    }
     return {
         "pending": [_wire(entry) for entry in view.pending(handled)],
-        "handled": {**ended, **view.marks},
+        "handled": ended,
         "halts": list(view.halts),
     }
 

@@ -1,0 +1,43 @@
+"""Makes `midstream_client/sync_client.py` from `client.py`: `python tests/support/unasync.py`.
+
+The two differ by these words and no other; `test_client_surface.py` holds them to it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[2] / "sdk_client" / "midstream_client"
+
+WORDS = (
+    (
+        "The host's side of midstream, awaited; `sync_client` is its twin.",
+        "The host's side of midstream for code that does not await; made from `client` by "
+        "tests/support/unasync.py.",
+    ),
+    ("import asyncio\n", ""),
+    ("async def ", "def "),
+    ("await ", ""),
+    ("AsyncGenerator[Event, None]", "Generator[Event, None, None]"),
+    ("AsyncGenerator, Mapping", "Generator, Mapping"),
+    ("aclosing", "closing"),
+    ("asyncio.sleep", "time.sleep"),
+    ("anext(", "next("),
+    ("aclose", "close"),
+    ("class Midstream:", "class SyncMidstream:"),
+    ("LangGraphClient", "SyncLangGraphClient"),
+    ("get_client", "get_sync_client"),
+)
+
+
+def sync_source() -> str:
+    """Returns the text that `sync_client.py` must have."""
+    text = (FOLDER / "client.py").read_text()
+    for awaited, plain in WORDS:
+        assert awaited in text, f"client.py has no {awaited!r} any more"
+        text = text.replace(awaited, plain)
+    return text
+
+
+if __name__ == "__main__":
+    (FOLDER / "sync_client.py").write_text(sync_source())
