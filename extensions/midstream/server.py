@@ -261,7 +261,7 @@ def report(view: View, handled: Mapping[str, Handled]) -> dict[str, Any]:
             if entry.id in view.withdrawn
         },
         **view.marks,
-        # The state has the last word: a request that was withdrawn and applied at the same moment was applied.
+        # The state has the last word: what was withdrawn and applied at the same moment was applied.
         **{name: handled[name] for name in known if name in handled},
     }
     return {
