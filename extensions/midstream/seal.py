@@ -28,7 +28,7 @@ import asyncio
 import gc
 import inspect
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -168,18 +168,27 @@ class LiveStream:
         return self.task.uncancel() > self.outside
 
 
-def _inner_generators(outer: Any) -> list[Any]:
+def _inner_generators(outer: Any, *around: Any) -> list[Any]:
     """Returns the generators that this one is suspended in the iteration of, the innermost last.
 
-    A frame's iterators are on its value stack, which only the garbage collector's view of it shows.
+    A frame's iterators are on its value stack, which only the garbage collector's view of it shows. An
+    iterator may also be an object that has a generator for its work, as in Google's client.
     """
     found = [outer]
     for part in gc.get_referents(outer):
-        if (inspect.isasyncgen(part) and not part.ag_running) or (
-            inspect.isgenerator(part) and not part.gi_running
-        ):
-            found += _inner_generators(part)
+        for inner in (part, *_workers(part)):
+            if any(inner is each for each in (outer, *around)):
+                continue
+            if (inspect.isasyncgen(inner) and not inner.ag_running) or (
+                inspect.isgenerator(inner) and not inner.gi_running
+            ):
+                found += _inner_generators(inner, outer, *around)
     return found
+
+
+def _workers(part: Any) -> Iterable[Any]:
+    is_iterator = hasattr(type(part), "__anext__") or hasattr(type(part), "__next__")
+    return list(vars(part).values()) if is_iterator and hasattr(part, "__dict__") else ()
 
 
 async def _aclose(stream: Any) -> None:
