@@ -55,9 +55,7 @@ class Thread:
 
     async def run(self, *, given: Any = None, answers: Any = None) -> None:
         command: Any = {"resume": answers} if answers is not None else None
-        await self.client.runs.wait(
-            self.id, self.graph, input=given, command=command, raise_error=False
-        )
+        await self.client.runs.wait(self.id, self.graph, input=given, command=command, raise_error=False)
 
     async def status(self) -> str:
         return (await self.client.threads.get(self.id))["status"]
