@@ -9,6 +9,8 @@ import httpx
 import pytest
 import respx
 from langgraph_sdk.errors import NotFoundError
+from pydantic import ValidationError
+
 from midstream_client import (
     InvalidAnswerError,
     RequestOutcome,
@@ -19,7 +21,6 @@ from midstream_client import (
 )
 from midstream_client.events import Done, Halted, Injected, Interrupted, Started, Token
 from midstream_client.protocol import MAX_PENDING
-from pydantic import ValidationError
 from support.fake_server import URL, FakeServer
 from support.hosted import Host, calls, said
 

@@ -10,6 +10,7 @@ from random import Random
 import httpx
 import pytest
 from langgraph_sdk import get_client
+
 from midstream_client import Midstream, NotSettledError
 from midstream_client._steering import Server, send
 from midstream_client.requests import Sent
@@ -94,7 +95,7 @@ async def test_500_texts_to_answers_that_end_at_random_moments(hosted_url: str) 
             how[sent.how] += 1
             # From far within an answer to well after it.
             await asyncio.sleep(random.random() * 0.5)
-        while (await client.threads.get(thread_id))["status"] == "busy":
+        while (await client.threads.get(thread_id))["status"] == "busy":  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.05)
 
         messages = (await client.threads.get_state(thread_id))["values"]["messages"]

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import respx
+
 from midstream_client.events import (
     Custom,
     Done,
@@ -94,7 +95,9 @@ def preempted(event: str, **facts: Any) -> tuple[str, Any]:
     return "custom", {"type": "preemption", "event": event, "node": "model", "request_ids": ["r"], **facts}
 
 
-def state(*messages: dict[str, Any], interrupts: Iterable[dict[str, Any]] = (), **more: Any) -> dict[str, Any]:
+def state(
+    *messages: dict[str, Any], interrupts: Iterable[dict[str, Any]] = (), **more: Any
+) -> dict[str, Any]:
     tasks = [{"id": "t", "name": "tools", "interrupts": list(interrupts)}]
     return {"values": {"messages": list(messages), **more}, "tasks": tasks}
 
@@ -105,7 +108,14 @@ def ai(text: str, name: str = "m1") -> dict[str, Any]:
 
 async def test_everything_that_happens_has_an_event(host: Host) -> None:
     call = {"id": "c1", "name": "add", "args": {"a": 1}}
-    result = {"type": "tool", "id": "t1", "tool_call_id": "c1", "name": "add", "content": "2", "status": "error"}
+    result = {
+        "type": "tool",
+        "id": "t1",
+        "tool_call_id": "c1",
+        "name": "add",
+        "content": "2",
+        "status": "error",
+    }
     server = Server(
         sse(
             [

@@ -1,6 +1,7 @@
-"""A LangGraph server with midstream, as small as its wire: what a client sends is kept, what it may see is true.
+"""A LangGraph server with midstream, as small as its wire.
 
-Its agent answers at once, in the words of `ScriptedChatModel`, so a thread is busy only if a test says so.
+What a client sends is kept, and what it is shown is true. Its agent answers at once, in the words of
+`ScriptedChatModel`, so a thread is busy only if a test says so.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 import httpx
 import respx
 from langchain_core.messages import AIMessage, HumanMessage
-from midstream_client.protocol import MAX_PENDING
 
 from chat_models.scripted import ScriptedChatModel
+from midstream_client.protocol import MAX_PENDING
 
 URL = "http://server.test"
 SCHEMA = {"type": "object", "properties": {"choice": {"type": "string"}}, "required": ["choice"]}
@@ -50,7 +51,7 @@ class FakeServer:
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content) if request.content else None
-        self.received.append((request.method, request.url.path, body))
+        self.received.append((request.method, request.url.raw_path.decode(), body))
         if self.next_answers:
             said = self.next_answers.pop(0)
             if isinstance(said, Exception):
@@ -176,7 +177,11 @@ class FakeServer:
         thread.messages.append(message)
         yield "updates", {"model": {"messages": [message]}}
         thread.interrupts = [
-            {"id": uuid.uuid4().hex, "value": {"question": call["args"]["question"]}, "response_schema": SCHEMA}
+            {
+                "id": uuid.uuid4().hex,
+                "value": {"question": call["args"]["question"]},
+                "response_schema": SCHEMA,
+            }
             for call in turn.tool_calls
         ]
 
@@ -197,4 +202,3 @@ def refused(status: int, reason: str, request_id: str, outcome: str | None = Non
     """Returns a refusal of midstream's own."""
     about = {"id": request_id, "outcome": outcome}
     return httpx.Response(status, json={"detail": reason, "preemption": about})
-

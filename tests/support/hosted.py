@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from langgraph_sdk import get_client, get_sync_client
+
 from midstream_client import Midstream, SyncMidstream
 
 GRAPHS = '''
@@ -133,7 +134,7 @@ class Host:
     async def is_over(self, thread_id: str) -> None:
         """Waits until the thread has no run."""
         async with asyncio.timeout(30):
-            while (await self.threads.get(thread_id))["status"] == "busy":
+            while (await self.threads.get(thread_id))["status"] == "busy":  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.02)
 
     async def events(self, thread_id: str, assistant_id: str, **what: Any) -> list[Any]:
