@@ -50,7 +50,7 @@ class FakeServer:
         router.route(url__startswith=URL).mock(side_effect=self.answer)
 
     def answer(self, request: httpx.Request) -> httpx.Response:
-        body = json.loads(request.content) if request.content else None
+        body: Any = json.loads(request.content) if request.content else None
         self.received.append((request.method, request.url.raw_path.decode(), body))
         if self.next_answers:
             said = self.next_answers.pop(0)
