@@ -12,12 +12,10 @@ Put `"http": {"app": "midstream.server:app"}` into `langgraph.json`, or, next to
 
 from __future__ import annotations
 
-import asyncio
 import re
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -30,6 +28,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from midstream._asgi import Answer, Guard, Replay, perform
 from midstream._host import server_saver
 from midstream._update_body import KeyFinder
 from midstream.errors import LedgerFullError, NotPendingError
@@ -100,36 +99,11 @@ class _Refused(Exception):  # noqa: N818 -- a signal within this module, not a f
 
     def __init__(
         self, status: int, detail: str, *, request_id: str | None = None, outcome: str | None = None
-    ):
+    ) -> None:
         self.status = status
         self.detail = detail
         # By this a client tells midstream's refusals from the server's own.
         self.about = {"id": request_id, "outcome": outcome}
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the server itself answered."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-
-    @property
-    def is_ok(self) -> bool:
-        return 200 <= self.status < 300
-
-    def shared_headers(self) -> dict[str, str]:
-        """Returns the headers that an answer to the same caller needs too: those of CORS.
-
-        Our middleware stands outside the server's own CORS middleware, unless `middleware_order` says
-        otherwise.
-        """
-        return {
-            name.decode("latin-1"): value.decode("latin-1")
-            for name, value in self.headers
-            if name.lower().startswith(b"access-control-") or name.lower() == b"vary"
-        }
 
 
 class _Call:
@@ -142,7 +116,7 @@ class _Call:
         self._receive = receive
         self._send = send
 
-    async def _ask(self, method: str, body: bytes = b"") -> _Answer:
+    async def _ask(self, method: str, body: bytes = b"") -> Answer:
         """Calls the thread's own route in the caller's name."""
         path = self._scope["path"].rpartition("/")[0]
         headers = [(name, value) for name, value in self._scope["headers"] if name not in _OF_THE_BODY]
@@ -155,21 +129,21 @@ class _Call:
             "raw_path": quote(path).encode(),
             "headers": headers,
         }
-        return await _perform(self._app, scope, body)
+        return await perform(self._app, scope, body)
 
     async def _ledger(self, thread: Mapping[str, Any]) -> Ledger:
         return Ledger(await self._get_saver(), thread["thread_id"])
 
-    async def _pass_on(self, answer: _Answer) -> None:
+    async def _pass_on(self, answer: Answer) -> None:
         start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
         await self._send(start)
         await self._send({"type": "http.response.body", "body": answer.body})
 
-    async def _reply(self, content: Any, *, like: _Answer | None, status: int = 200) -> None:
-        response = JSONResponse(content, status_code=status, headers=like.shared_headers() if like else None)
+    async def _reply(self, content: Any, *, like: Answer, status: int = 200) -> None:
+        response = JSONResponse(content, status_code=status, headers=like.shared_headers())
         await response(self._scope, self._receive, self._send)
 
-    async def _refuse(self, refused: _Refused, *, like: _Answer | None) -> None:
+    async def _refuse(self, refused: _Refused, *, like: Answer) -> None:
         await self._reply({"detail": refused.detail, KEY: refused.about}, like=like, status=refused.status)
 
 
@@ -199,7 +173,7 @@ class _Update(_Call):
             return await self._large(messages, body)
         payload = _parse(body)
         if payload is None:
-            return await self._app(self._scope, _Replay(messages, self._receive), self._send)
+            return await self._app(self._scope, Replay(messages, self._receive), self._send)
 
         try:
             request = _request_of(payload)
@@ -259,7 +233,7 @@ class _Update(_Call):
         if finder.feed(body):
             return await self._refuse_unread(_too_large())
 
-        guard = _Guard(finder, _Replay(messages, self._receive), self._send)
+        guard = Guard(finder, Replay(messages, self._receive), self._send)
         try:
             await self._app(self._scope, guard.receive, guard.send)
         except ClientDisconnect:
@@ -277,42 +251,6 @@ class _Update(_Call):
         return await self._refuse(refused, like=answer)
 
 
-class _Replay:
-    """Gives back what was read, message by message, and then whatever comes: a disconnect too."""
-
-    def __init__(self, messages: deque[Message], receive: Receive) -> None:
-        self._messages = messages
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        return self._messages.popleft() if self._messages else await self._receive()
-
-
-class _Guard:
-    """Stands between a large update and the server, which acts only when it has the whole body."""
-
-    def __init__(self, finder: KeyFinder, receive: _Replay, send: Send) -> None:
-        self.has_started = False
-        self._finder = finder
-        self._unread = len(receive._messages)
-        self._receive = receive
-        self._send = send
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        if self._unread:
-            self._unread -= 1
-        elif message["type"] == "http.request" and self._finder.feed(message.get("body", b"")):
-            return {"type": "http.disconnect"}
-        return message
-
-    async def send(self, message: Message) -> None:
-        if self._finder.found and not self.has_started:
-            return
-        self.has_started = True
-        await self._send(message)
-
-
 def report(view: View, handled: Mapping[str, Handled]) -> dict[str, Any]:
     """Returns what a host may read about the requests of a thread, in the shapes of the wire."""
     known = {entry.id for entry in view.entries} | view.marks.keys()
@@ -323,7 +261,7 @@ def report(view: View, handled: Mapping[str, Handled]) -> dict[str, Any]:
             if entry.id in view.withdrawn
         },
         **view.marks,
-        # The state has the last word: a request that was withdrawn and applied at the same moment was applied.
+        # The state has the last word: what was withdrawn and applied at the same moment was applied.
         **{name: handled[name] for name in known if name in handled},
     }
     return {
@@ -392,7 +330,7 @@ def describe(error: ValidationError) -> str:
     return "; ".join(f"{path}: {' / '.join(said)}" for path, said in reasons.items())
 
 
-def _thread_of(answer: _Answer, scope: Scope) -> dict[str, Any]:
+def _thread_of(answer: Answer, scope: Scope) -> dict[str, Any]:
     """Returns the thread in the server's answer.
 
     The in-memory server finds the thread's place, then asks the auth handler, and then looks at the place:
@@ -403,26 +341,6 @@ def _thread_of(answer: _Answer, scope: Scope) -> dict[str, Any]:
     if asked is None or uuid.UUID(asked["thread"].rpartition("/")[2]) != uuid.UUID(thread["thread_id"]):
         raise RuntimeError("the server answered with another thread: nothing was written, so try again")
     return thread
-
-
-async def _perform(app: ASGIApp, scope: Scope, body: bytes) -> _Answer:
-    sent: list[Message] = []
-    asked = False
-
-    async def receive() -> Message:
-        nonlocal asked
-        if asked:
-            await asyncio.get_running_loop().create_future()  # The caller stays until the answer is whole.
-        asked = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    start = next(message for message in sent if message["type"] == "http.response.start")
-    parts = [message.get("body", b"") for message in sent if message["type"] == "http.response.body"]
-    return _Answer(start["status"], list(start.get("headers", ())), b"".join(parts))
 
 
 app = Starlette(middleware=[Middleware(PreemptionMiddleware)])
