@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.base import RunnableBindingBase
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
@@ -101,6 +102,9 @@ class ModelNode(Runnable[Any, Any]):
     def _with_tools(self, model: Model) -> Model:
         if not self._tools:
             return model
+        if isinstance(model, RunnableBindingBase):
+            # Its own `bind_tools` is that of the model inside, and would leave behind what was bound before.
+            return model.model_copy(update={"bound": self._with_tools(model.bound)})
         bind_tools = getattr(model, "bind_tools", None)
         if bind_tools is None:
             raise ConfigurationError(

@@ -99,7 +99,7 @@ class _Refused(Exception):  # noqa: N818 -- a signal within this module, not a f
 
     def __init__(
         self, status: int, detail: str, *, request_id: str | None = None, outcome: str | None = None
-    ):
+    ) -> None:
         self.status = status
         self.detail = detail
         # By this a client tells midstream's refusals from the server's own.
