@@ -36,7 +36,9 @@ class ReadyModel(BaseChatModel):
     """After how many chunks the event loop gets a turn; 0: never, the strictest way to count."""
 
     opening: Opening | None = None
-    """Awaited after the first chunk."""
+    """Awaited after `opens_after` chunks."""
+
+    opens_after: int = 1
 
     _chunks: list[ChatGenerationChunk] = PrivateAttr(default_factory=list)
 
@@ -64,16 +66,16 @@ class ReadyModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002
         **_: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        if not self.breath:
+        if not self.breath and self.opening is None:
             for chunk in self._chunks:
                 yield chunk
             return
         for number, chunk in enumerate(self._chunks):
-            if number % self.breath == 0:
+            if self.breath and number % self.breath == 0:
                 await asyncio.sleep(0)
-            yield chunk
-            if number == 0 and self.opening is not None:
+            if number == self.opens_after and self.opening is not None:
                 await self.opening()
+            yield chunk
 
     async def _agenerate(
         self,
