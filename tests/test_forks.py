@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
@@ -38,7 +37,6 @@ async def test_a_fork_from_before_a_steer_does_not_apply_it_again() -> None:
     assert said(state["messages"]) == [("human", "Tell me a story."), ("ai", "Another story.")]
 
 
-@pytest.mark.xfail(reason="a halt is the run's last word, and only a next entry would mark it on the ledger")
 async def test_a_fork_from_before_a_halt_is_not_halted_by_it() -> None:
     saver, config = InMemorySaver(), thread()
     ledger = ledger_of(saver, config)

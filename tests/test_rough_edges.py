@@ -264,7 +264,6 @@ async def test_a_steer_and_a_halt_between_two_chunks_of_a_fast_provider_come_in_
     assert state["preemption"]["halt"]["reason"] == "Stop."
 
 
-@pytest.mark.xfail(reason="`RunnableBinding` hands `bind_tools` to its model, without its own options")
 async def test_tools_keep_what_was_bound_to_the_model_before() -> None:
     model = FakeChatModel(answers=[["A cat."]])
 

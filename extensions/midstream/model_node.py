@@ -11,7 +11,8 @@ from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langchain_core.runnables.base import RunnableBindingBase
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 
@@ -40,6 +41,10 @@ from midstream.visit import Place, Update, Visit
 from midstream.watch import awatching, watching
 
 logger = logging.getLogger("midstream")
+
+RECENT_CHECKPOINTS = 8
+"""How many checkpoints of a thread are looked at for what its last run has handled: a run that forks from an
+older one has saved some of its own before its model is entered."""
 
 Model: TypeAlias = Runnable[Any, Any]
 ModelFactory: TypeAlias = Callable[[Any, Runtime[Any]], Model | Awaitable[Model]]
@@ -97,6 +102,9 @@ class ModelNode(Runnable[Any, Any]):
     def _with_tools(self, model: Model) -> Model:
         if not self._tools:
             return model
+        if isinstance(model, RunnableBindingBase):
+            # Its own `bind_tools` is that of the model inside, and would leave behind what was bound before.
+            return model.model_copy(update={"bound": self._with_tools(model.bound)})
         bind_tools = getattr(model, "bind_tools", None)
         if bind_tools is None:
             raise ConfigurationError(
@@ -290,9 +298,10 @@ class _Entry:
             match effect:
                 case ReadLedger():
                     return ledger.view()
-                case ReadSaved():
+                case ReadSaved(with_branches):
                     saver = cast("BaseCheckpointSaver[Any]", self._saver)
-                    return _handled_in(saver.get(self._saved()))
+                    limit = RECENT_CHECKPOINTS if with_branches else 1
+                    return _handled_in(list(saver.list(self._saved(), limit=limit)))
                 case WriteMarks(marks):
                     return ledger.mark(marks)
                 case Rotate(view):
@@ -307,9 +316,10 @@ class _Entry:
             match effect:
                 case ReadLedger():
                     return await ledger.aview()
-                case ReadSaved():
+                case ReadSaved(with_branches):
                     saver = cast("BaseCheckpointSaver[Any]", self._saver)
-                    return _handled_in(await saver.aget(self._saved()))
+                    limit = RECENT_CHECKPOINTS if with_branches else 1
+                    return _handled_in([each async for each in saver.alist(self._saved(), limit=limit)])
                 case WriteMarks(marks):
                     return await ledger.amark(marks)
                 case Rotate(view):
@@ -323,8 +333,11 @@ class _Entry:
         return {"configurable": {"thread_id": self._thread_id, "checkpoint_ns": self._namespace}}
 
 
-def _handled_in(checkpoint: Any) -> dict[str, Handled]:
-    return preemption_of(checkpoint["channel_values"] if checkpoint else None).get("handled", {})
+def _handled_in(found: Sequence[CheckpointTuple]) -> dict[str, Handled]:
+    handled: dict[str, Handled] = {}
+    for each in reversed(found):
+        handled |= preemption_of(each.checkpoint["channel_values"]).get("handled", {})
+    return handled
 
 
 def _missed(effect: Effect) -> Any:

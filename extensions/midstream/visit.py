@@ -12,14 +12,15 @@ does one of three things, in this order:
 
 A request that the state has as handled is marked on the ledger as well, so that a fork from an older
 checkpoint does not apply it again. Only what is found in storage is marked: under `exit` durability, and
-for a moment under `async`, the state that a node sees is not yet saved.
+for a moment under `async`, the state that a node sees is not yet saved. So the last requests of a run are
+marked by the run after it, which looks for them in other branches of the thread too: it may be a fork.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -152,7 +153,7 @@ class Visit:
         view: View = yield ReadLedger()
         if any(each["run_id"] == self.run.id and each["node"] != self._place.node for each in view.halts):
             return {}  # another agent decided it, and this process has not seen its state
-        yield from self._tidy(view)
+        view = yield from self._tidy(view)
 
         boundary = self._open_boundary()
         if boundary is not None:
@@ -190,14 +191,21 @@ class Visit:
     def _boundary(self) -> Boundary | None:
         return self._value.get("boundaries", {}).get(self._place.node)
 
-    def _tidy(self, view: View) -> Flow[None]:
+    def _tidy(self, view: View) -> Flow[View]:
+        """Marks what has ended, and keeps the ledger small; returns the ledger with those marks."""
         known = self._value.get("handled", {})
-        if any(entry.id in known and entry.id not in view.marks for entry in view.entries):
-            saved: Mapping[str, Handled] = yield ReadSaved()
+        old = self._value.get("turn")
+        begins = old is None or self.run.id not in old["runs"]
+        if any(entry.id in known and entry.id not in view.marks for entry in view.entries) or (
+            begins and view.pending(known)
+        ):
+            saved: Mapping[str, Handled] = yield ReadSaved(with_branches=begins)
             if marks := {each.id: saved[each.id] for each in view.pending() if each.id in saved}:
                 yield WriteMarks(marks)
+                view = replace(view, marks={**view.marks, **marks})
         if view.size > MAX_SETTLED or not view.carried:
             yield Rotate(view)
+        return view
 
     def _enter(self, view: View) -> Flow[Update | None]:
         """Says what has to be said before the model is called; None if that is nothing."""
