@@ -9,7 +9,9 @@ import sys
 import uuid
 from typing import Any
 
+import httpx
 import pytest
+import respx
 from langgraph_sdk import get_sync_client
 
 from midstream_client.cli import main
@@ -101,8 +103,9 @@ def test_what_cannot_be_done_is_one_line_and_an_exit_code(midstream: Command, ne
     assert "knows no request" in midstream.error("withdraw", new_thread, str(uuid.uuid4()))
     assert "white space" in midstream.error("steer", new_thread, " ")
     assert "needs a terminal" in midstream.error("chat", "--assistant", "brief")
-    midstream.url = "http://127.0.0.1:9"
-    assert "no answer from http://127.0.0.1:9" in midstream.error("threads")
+    with respx.mock() as router:
+        router.route().mock(side_effect=httpx.ConnectError("refused"))
+        assert f"no answer from {midstream.url}: refused" in midstream.error("threads")
 
 
 def test_a_server_without_midstream_is_told_apart(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from midstream_client import (
     Stats,
     ThreadPausedError,
     UnknownInterruptError,
+    UserMessage,
 )
 from midstream_client.events import Done, Halted, Injected, Interrupted, Started, Token, ToolCall
 from midstream_client.protocol import MAX_PENDING
@@ -58,15 +60,28 @@ async def test_a_steer_waits_on_an_idle_thread_and_can_be_taken_back(host: Host)
     assert (await host.midstream.outcome(first)).outcome == "withdrawn"
 
 
-async def test_messages_keep_their_order_and_blocks(host: Host) -> None:
-    thread_id = await host.thread()
-    blocks = [{"type": "text", "text": "two"}]
-    await host.midstream.steer(
-        thread_id, [{"role": "user", "content": "one"}, {"role": "user", "content": blocks}]
-    )
+BLOCKS: list[dict[str, Any]] = [{"type": "text", "text": "two"}]
 
-    (pending,) = await host.midstream.pending_requests(thread_id)
-    assert [message["content"] for message in pending.messages] == ["one", blocks]
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        pytest.param(
+            [UserMessage(content="one"), {"role": "user", "content": BLOCKS}], id="models and dicts"
+        ),
+        pytest.param(({"role": "human", "content": "one"}, {"content": BLOCKS}), id="other words"),
+    ],
+)
+async def test_messages_keep_their_order_and_blocks(host: Host, messages: Any) -> None:
+    thread_id = await host.thread()
+    receipts = [await host.midstream.steer(thread_id, messages) for _ in range(2)]
+
+    assert len({uuid.UUID(receipt.id) for receipt in receipts}) == 2
+    for pending in await host.midstream.pending_requests(thread_id):
+        assert pending.messages == (
+            {"role": "user", "content": "one"},
+            {"role": "user", "content": BLOCKS},
+        )
 
 
 async def test_a_request_is_applied_by_the_next_run_and_its_outcome_names_run_and_message(host: Host) -> None:
