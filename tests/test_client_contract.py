@@ -19,7 +19,7 @@ from midstream_client import (
     ThreadPausedError,
     UnknownInterruptError,
 )
-from midstream_client.events import Done, Halted, Injected, Interrupted, Started, Token
+from midstream_client.events import Done, Halted, Injected, Interrupted, Started, Token, ToolCall
 from midstream_client.protocol import MAX_PENDING
 from support.fake_server import URL, FakeServer
 from support.hosted import Host, calls, said
@@ -106,16 +106,43 @@ async def test_a_run_that_was_not_halted_has_no_reason(host: Host) -> None:
     assert await host.midstream.stats(thread_id) == Stats(0, 0, 0)
 
 
-async def test_a_stream_starts_says_every_token_once_and_is_done(host: Host) -> None:
+@pytest.mark.parametrize("protocol", ["runs", "threads", "websocket"])
+async def test_a_stream_starts_says_every_token_once_and_is_done(host: Host, protocol: str) -> None:
     thread_id = await host.thread()
 
-    events = await host.events(thread_id, "brief", input=said("Hello"))
+    for word in ("Hello", "Again"):
+        events = await host.events(thread_id, "brief", input=said(word), protocol=protocol)
 
-    tokens = [event for event in events if isinstance(event, Token)]
-    assert "".join(token.text for token in tokens) == "You said: Hello. word1 word2 word3"
-    assert {token.node for token in tokens} == {"model"}
-    assert len({token.message_id for token in tokens}) == 1
-    assert events == [Started(events[0].run_id), *tokens, Done(events[0].run_id, "success")]
+        tokens = [event for event in events if isinstance(event, Token)]
+        assert "".join(token.text for token in tokens) == f"You said: {word}. word1 word2 word3"
+        assert len({token.message_id for token in tokens}) == 1
+        assert events == [Started(events[0].run_id), *tokens, Done(events[0].run_id, "success")]
+        # The newer protocol names no node; a server that does not have it streams as ever.
+        assert {token.node for token in tokens} <= ({"model"} if protocol == "runs" else {"model", None})
+
+
+@pytest.mark.parametrize("protocol", ["runs", "threads", "websocket"])
+async def test_tools_pauses_steers_and_halts_are_shown_on_every_protocol(host: Host, protocol: str) -> None:
+    thread_id = await host.thread()
+    asked = said(calls(("ask_user", {"question": "which?"})))
+    paused = await host.events(thread_id, "brief", input=asked, protocol=protocol)
+    assert [type(event) for event in paused if not isinstance(event, Token)] == [
+        Started,
+        ToolCall,
+        Interrupted,
+        Done,
+    ]
+    (pending,) = await host.midstream.interrupts(thread_id)
+    assert paused[-2:] == [Interrupted(paused[0].run_id, (pending,)), Done(paused[0].run_id, "interrupted")]
+
+    steered = await host.midstream.steer(thread_id, "be brief")
+    halted = await host.midstream.halt(thread_id, "enough")
+    resumed = await host.events(thread_id, "brief", resume={pending.id: {"choice": "red"}}, protocol=protocol)
+    shown = [event for event in resumed if isinstance(event, Injected | Halted | Done)]
+    assert [type(event) for event in shown] == [Injected, Halted, Done]
+    assert shown[0].request_ids == (steered.id,)
+    assert (shown[1].reason, shown[1].request_ids) == ("enough", (halted.id,))
+    assert shown[2] == Done(resumed[0].run_id, "success", "enough")
 
 
 async def test_send_starts_a_run_where_none_is_and_does_nothing_when_repeated(host: Host) -> None:
