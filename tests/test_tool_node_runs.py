@@ -6,7 +6,7 @@ import asyncio
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 import anyio
 import pytest
@@ -21,8 +21,9 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from typing_extensions import TypedDict
 
-from midstream import MidstreamState, ToolNode
+from midstream import ToolNode
 from midstream.run import is_inside_tool
+from midstream.state import PreemptionState, merge
 from support.tool_batches import (
     BROWSER,
     Conversation,
@@ -248,8 +249,8 @@ def asks(talk: Conversation) -> set[str]:
 
 @colours
 async def test_a_halted_run_answers_its_calls_and_does_nothing(asynchronous: bool, effects: Effects) -> None:
-    class Halted(MidstreamState, State):
-        pass
+    class Halted(State):
+        preemption: NotRequired[Annotated[PreemptionState, merge]]
 
     def halt(state: Any, runtime: Any) -> Any:
         run_id = runtime.execution_info.run_id
@@ -495,9 +496,10 @@ async def test_durable_never_keeps_no_result_and_so_lets_nothing_act_before_the_
     assert {one.tool_call_id for one in talk.results} == {"call_0", "call_1", "call_2", "call_3"}
 
 
-async def test_the_stream_shows_each_result_under_one_id(effects: Effects) -> None:
+@colours
+async def test_the_stream_shows_each_result_under_one_id(asynchronous: bool, effects: Effects) -> None:
     @tool
-    async def report(runtime: ToolRuntime) -> str:
+    def report(runtime: ToolRuntime) -> str:
         """Write a part of the result as it comes."""
         runtime.emit_output_delta("half")
         return "whole"
@@ -509,9 +511,11 @@ async def test_the_stream_shows_each_result_under_one_id(effects: Effects) -> No
     modes: Any = ["messages", "tools"]
     givens: list[Any] = [message(SEND, ("report", {}), ASK), Command(resume="yes")]
     for given in givens:
-        mode: Any
-        chunk: Any
-        async for mode, chunk in graph.astream(given, config, stream_mode=modes):
+        if asynchronous:
+            events: list[Any] = [one async for one in graph.astream(given, config, stream_mode=modes)]
+        else:
+            events = list(graph.stream(given, config, stream_mode=modes))
+        for mode, chunk in events:
             if mode == "messages" and isinstance(chunk[0], ToolMessage):
                 shown.setdefault(chunk[0].tool_call_id, set()).add(chunk[0].id)
             if mode == "tools" and chunk["event"] == "tool-output-delta":

@@ -1,7 +1,7 @@
-"""The oldest host that midstream works on, told before anything is imported from it.
+"""Which hosts midstream works on, told before anything is imported from them.
 
 An older host lacks names that the other modules import, and would be reported as an `ImportError` of a name
-that says nothing to anybody.
+that says nothing to anybody. What is known to go wrong is refused; what nobody has tried yet is only said.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ FLOORS = {
     ),
 }
 """The oldest version, and what was wrong before it; the same floors as in `pyproject.toml`."""
+
+SERVER = ("0.11", "0.16")
+"""The oldest and the newest line of langgraph-api that midstream's tests ran on."""
 
 _PARTS = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?(?P<early>\.?(?:a|b|c|rc|dev|alpha|beta|pre)\d*)?")
 
@@ -48,9 +51,35 @@ def check_host_versions(installed: Mapping[str, str] | None = None) -> None:
             )
 
 
+def unknown_server(installed: Mapping[str, str] | None = None) -> str | None:
+    """Returns what to say about a langgraph-api that midstream was not tested on; None if it was, or is away.
+
+    Args:
+        installed: As for `check_host_versions`.
+    """
+    versions = _installed() if installed is None else installed
+    found = versions.get("langgraph-api")
+    oldest, newest = SERVER
+    if found is None or _key(oldest)[:2] <= _key(found)[:2] <= _key(newest)[:2]:
+        return None
+    return (
+        f"midstream was tested on langgraph-api {oldest} to {newest}, and {found} is installed: requests "
+        "may fail there, with an error that says so; the nodes do not depend on it"
+    )
+
+
+def lacks(name: str, missing: str) -> ConfigurationError:
+    """Returns the error for a host that lacks a private name, which a release may take away at any time."""
+    read = {"langgraph": "1.2.24", "langgraph-api": " to ".join(SERVER)}[name]
+    return ConfigurationError(
+        f"{name} {_installed().get(name, 'of unknown version')} has no {missing}, which midstream was written "
+        f"for {name} {read} to use: install one of these, or a newer langgraph-midstream"
+    )
+
+
 def _installed() -> dict[str, str]:
     found = {}
-    for name in FLOORS:
+    for name in (*FLOORS, "langgraph-api"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # put there in another way, such as a checkout on the path

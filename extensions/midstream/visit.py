@@ -30,12 +30,14 @@ from langgraph.types import Command, Send
 from midstream._ledger_flow import MAX_SETTLED, View
 from midstream.boundary import (
     INCOMPLETE,
+    OUT_OF_STEPS,
     Drain,
     drain,
     handled,
     injected,
     outcome_at_entry,
     turn_of,
+    without_calls,
 )
 from midstream.effects import (
     AskHook,
@@ -368,9 +370,24 @@ class Visit:
             view: View = yield ReadLedger()
             if halts := self.drain(view).halts:
                 return (yield from self._halt_with(answer, Drain(halts=halts), "tool_boundary"))
+        if self._is_out_of_steps:
+            update = self._update(without_calls(answer))
+            return (yield from self._halt(update, OUT_OF_STEPS, [], "end"))
         update = self._update([answer])
         self._close(update)
         return update
+
+    @property
+    def _is_out_of_steps(self) -> bool:
+        """Whether a round of tools would end in a recursion error, for which our own steps may be to blame.
+
+        How many rounds a model will want cannot be known when its answer is sealed.
+        """
+        left = self._place.steps_left
+        if left is None or left >= 2:
+            return False
+        handled_ids = self._value.get("handled", {}).values()
+        return bool(self.ended_before) or any(each["run_id"] == self.run.id for each in handled_ids)
 
     def _end(self, answer: AIMessage) -> Flow[Update]:
         view: View = yield ReadLedger()
