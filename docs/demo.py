@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +70,14 @@ async def session(url: str) -> None:
 
 
 async def steer(client: LangGraphClient, thread: str, screen: Screen) -> None:
-    request = {"kind": "steer", "messages": [{"role": "user", "content": STEER}]}
-    await screen.typed(STEER)
-    await post(client, thread, request, screen)
+    async with screen.person(STEER):
+        request = {"kind": "steer", "messages": [{"role": "user", "content": STEER}]}
+        await post(client, thread, request, screen)
 
 
 async def halt(client: LangGraphClient, thread: str, screen: Screen) -> None:
-    await screen.typed(f"/halt {REASON}")
-    await post(client, thread, {"kind": "halt", "reason": REASON}, screen)
+    async with screen.person(f"/halt {REASON}"):
+        await post(client, thread, {"kind": "halt", "reason": REASON}, screen)
 
 
 async def post(client: LangGraphClient, thread: str, request: dict[str, Any], screen: Screen) -> None:
@@ -92,7 +92,8 @@ async def post(client: LangGraphClient, thread: str, request: dict[str, Any], sc
 
 async def answered(client: LangGraphClient, thread: str, text: str, screen: Screen, *, then: Any) -> None:
     """Streams a run to the screen, and interferes once after some tokens."""
-    await screen.typed(text)
+    async with screen.person(text):
+        pass
     interfering: asyncio.Task[None] | None = None
     async for event, data in run_events(client, thread, text):
         if event == "metadata":
@@ -148,30 +149,27 @@ class Screen:
         self.run_ids: list[str] = []
         self.posted_at = 0.0
         self._speaker = ""
-        self._typing = asyncio.Lock()
-        self._waiting: list[str] = []
+        self._held: list[Callable[[], None]] | None = None
 
-    async def typed(self, text: str) -> None:
-        """Shows a person's line as it is typed; the answer that streams meanwhile waits for its end."""
-        async with self._typing:
-            self._turn(f"{GREEN}you     ")
-            for character in text:
-                print(character, end="", flush=True)
-                await asyncio.sleep(0.004 if FANCY else 0)
-            self.line_end()
-        for piece in self._waiting:
-            self._print(piece)
-        self._waiting.clear()
+    @contextlib.asynccontextmanager
+    async def person(self, text: str) -> AsyncIterator[None]:
+        """Shows a line as it is typed; what streams meanwhile, and in the block, is shown after it."""
+        self._held = []
+        self._turn(f"{GREEN}you     ")
+        for character in text:
+            print(character, end="", flush=True)
+            await asyncio.sleep(0.004 if FANCY else 0)
+        self.line_end()
+        yield
+        held, self._held = self._held, None
+        for show in held:
+            show()
 
     def token(self, message: dict[str, Any]) -> None:
         text = text_of(message)
-        if not text or message["type"] not in ("AIMessageChunk", "ai"):
-            return
-        self.tokens += 1
-        if self._typing.locked():
-            self._waiting.append(text)
-        else:
-            self._print(text)
+        if text and message["type"] in ("AIMessageChunk", "ai"):
+            self.tokens += 1
+            self._show(lambda: self._print(text))
 
     def preemption(self, event: Any) -> None:
         if not isinstance(event, dict) or event.get("type") != "preemption":
@@ -179,12 +177,18 @@ class Screen:
         name = event["event"]
         if name == "sealed":
             ms = (time.perf_counter() - self.posted_at) * 1000
-            self.note(f"sealed: the half answer is a turn of its own now ({ms:.0f} ms after the request)")
+            text = f"sealed: the half answer is a turn of its own now ({ms:.0f} ms after the request)"
         elif name == "injected":
-            self.note("injected: your message is in the conversation, and the same run goes on")
+            text = "injected: your message is in the conversation, and the same run goes on"
         else:
-            reason = f": {event['reason']}" if event.get("reason") else ""
-            self.note(f"{name}{reason}")
+            text = f"{name}: {event['reason']}" if event.get("reason") else name
+        self._show(lambda: self.note(text))
+
+    def _show(self, act: Callable[[], None]) -> None:
+        if self._held is None:
+            act()
+        else:
+            self._held.append(act)
 
     def note(self, text: str) -> None:
         self._turn(f"{YELLOW}        · ")

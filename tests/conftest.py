@@ -11,6 +11,7 @@ import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 
 from support.dev_server import DevServer
+from support.hosted import DEPLOYMENT
 from support.waiting_graph import waiting_graph
 
 
@@ -69,6 +70,13 @@ def thread_id() -> str:
 
 
 @pytest.fixture(scope="session")
+def hosted_url() -> Iterator[str]:
+    """A real `langgraph dev` with the graphs that the host's side is tested against."""
+    with DevServer(DEPLOYMENT) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
 def waiting_server() -> Iterator[DevServer]:
     """`langgraph dev` with midstream and a graph that a test can hold."""
     with DevServer(waiting_graph()) as running:
@@ -80,13 +88,3 @@ def server_without_midstream() -> Iterator[DevServer]:
     """The same without midstream."""
     with DevServer(waiting_graph(http={})) as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def hosted_url() -> Iterator[str]:
-    """A real `langgraph dev` with the graphs that the host's side is tested against."""
-    from support.dev_server import DevServer
-    from support.hosted import DEPLOYMENT
-
-    with DevServer(DEPLOYMENT) as server:
-        yield server.url

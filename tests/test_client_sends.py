@@ -6,21 +6,23 @@ import asyncio
 import uuid
 from collections import Counter
 from random import Random
+from typing import Any
 
 import httpx
 import pytest
 from langgraph_sdk import get_client
 
 from midstream_client import Midstream, NotSettledError
+from midstream_client._flow import Flow
 from midstream_client._steering import Server, send
 from midstream_client.requests import Sent
 from support.racing_thread import THREAD, RacingThread
 
 SENDS = 500
-THREADS = 20
+THREADS = 10
 
 
-def sending(text: str, name: str | None, timeout: float | None = None) -> object:
+def sending(text: str, name: str | None, timeout: float | None = None) -> Flow[Sent]:
     return send(Server(), THREAD, "agent", text, send_id=name, run={}, timeout=timeout)
 
 
@@ -34,14 +36,13 @@ def test_every_text_is_in_the_thread_once_whatever_the_runs_do(losses: float) ->
         name = str(uuid.UUID(int=random.getrandbits(128)))
         for _ in range(100):
             try:
-                sent = thread.perform(sending("hello", name))  # type: ignore[arg-type]
+                sent = thread.perform(sending("hello", name))
                 break
             except httpx.TransportError:
                 # What a host does that does not know: it says the same again.
                 continue
         else:
             raise AssertionError("never delivered")
-        assert isinstance(sent, Sent)
         thread.settle()
 
         how[sent.how] += 1
@@ -58,7 +59,7 @@ def test_every_text_is_in_the_thread_once_whatever_the_runs_do(losses: float) ->
 def test_many_texts_to_one_racing_thread_are_each_there_once() -> None:
     thread = RacingThread(Random(1), 0.0)
     for n in range(SENDS):
-        thread.perform(sending(f"text {n}", None))  # type: ignore[arg-type]
+        thread.perform(sending(f"text {n}", None))
     thread.settle()
 
     assert sorted(text for _, text in thread.messages) == sorted(f"text {n}" for n in range(SENDS))
@@ -72,7 +73,7 @@ def test_a_steer_that_finds_no_safe_point_in_time_stays_and_says_so() -> None:
     thread = Busy(Random(1))
     thread._begin("r", {})
     with pytest.raises(NotSettledError, match="withdraw") as late:
-        thread.perform(sending("hello", None, timeout=3.0))  # type: ignore[arg-type]
+        thread.perform(sending("hello", None, timeout=3.0))
 
     assert thread.now <= 3.0
     assert list(thread.entries) == [late.value.request_id]
@@ -94,11 +95,12 @@ async def test_500_texts_to_answers_that_end_at_random_moments(hosted_url: str) 
             sent = await midstream.send(thread_id, "brief", text)
             how[sent.how] += 1
             # From far within an answer to well after it.
-            await asyncio.sleep(random.random() * 0.5)
+            await asyncio.sleep(random.random() * 0.25)
         while (await client.threads.get(thread_id))["status"] == "busy":
             await asyncio.sleep(0.05)
 
-        messages = (await client.threads.get_state(thread_id))["values"]["messages"]
+        values: Any = (await client.threads.get_state(thread_id))["values"]
+        messages = values["messages"]
         assert [each["content"] for each in messages if each["type"] == "human"] == texts
         assert messages[-1]["type"] == "ai"
         assert await midstream.pending_requests(thread_id) == []

@@ -23,6 +23,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import tools_condition
 from langgraph.types import Command, interrupt
+from psycopg.conninfo import make_conninfo
 
 from fakes import ENDLESS, FakeChatModel
 from midstream import ModelNode, ToolNode
@@ -34,9 +35,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="session")
 def postgres(postgres_uri: str) -> str:
-    with PostgresSaver.from_conn_string(postgres_uri) as saver:
+    # Nothing here survives a crash of the machine, so nobody waits for its disk.
+    uri = make_conninfo(postgres_uri, options="-c synchronous_commit=off")
+    with PostgresSaver.from_conn_string(uri) as saver:
         saver.setup()
-    return postgres_uri
+    return uri
 
 
 def place_of(kind: Kind, request: pytest.FixtureRequest) -> str:

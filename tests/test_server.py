@@ -81,7 +81,7 @@ async def busy(client: LangGraphClient, server: DevServer, thread_id: str) -> Bu
     state = {"wait_for": str(server.folder / gate)}
     started = await client.runs.create(thread_id, "waiting", input=state)
     async with asyncio.timeout(WITHIN_SECONDS):
-        while (await client.runs.get(thread_id, started["run_id"]))["status"] != "running":  # noqa: ASYNC110
+        while (await client.runs.get(thread_id, started["run_id"]))["status"] != "running":
             await asyncio.sleep(0.01)
     return Busy(client, server, thread_id, started["run_id"], gate)
 
@@ -211,12 +211,25 @@ async def test_what_the_graph_has_handled_is_not_shown_as_pending(client: LangGr
     await run(client, thread_id, handled={accepted["id"]: handled})
 
     assert await report(client, thread_id) == {
+        "thread_status": "idle",
         "pending": [],
         "handled": {accepted["id"]: handled},
         "halts": [],
     }
     with pytest.raises(ConflictError, match="has ended as 'sealed'"):
         await update(client, thread_id, withdraw(accepted["id"]))
+
+
+async def test_what_was_withdrawn_while_a_run_applied_it_was_applied(client: LangGraphClient) -> None:
+    """The run had read the ledger just before: the thread's state has the last word."""
+    thread_id = await new_thread(client)
+    name = (await update(client, thread_id, steer("hello")))["id"]
+    await update(client, thread_id, withdraw(name))
+    handled = {"outcome": "entry", "run_id": "r", "node": "work", "message_ids": ["m"], "accepted_at": 1.0}
+
+    await run(client, thread_id, handled={name: handled})
+
+    assert (await report(client, thread_id))["handled"] == {name: handled}
 
 
 ID = str(uuid.uuid4())
@@ -338,7 +351,8 @@ async def test_a_copied_thread_has_none_of_the_requests(client: LangGraphClient)
     copied: Any = await client.http.post(f"/threads/{thread_id}/copy", json=None)
     copy_id = copied["thread_id"]
 
-    assert await report(client, copy_id) == {"pending": [], "handled": {}, "halts": []}
+    nothing: dict[str, Any] = {"pending": [], "handled": {}, "halts": []}
+    assert await report(client, copy_id) == {"thread_status": "idle", **nothing}
     await update(client, copy_id, steer("for the copy"))
     assert said(await report(client, copy_id)) == ["for the copy"]
     assert said(await report(client, thread_id)) == [f"for {thread_id}"]

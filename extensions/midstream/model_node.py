@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
-from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 
@@ -40,6 +41,10 @@ from midstream.visit import Place, Update, Visit
 from midstream.watch import awatching, watching
 
 logger = logging.getLogger("midstream")
+
+RECENT_CHECKPOINTS = 8
+"""How many checkpoints of a thread are looked at for what its last run has handled: a run that forks from an
+older one has saved some of its own before its model is entered."""
 
 Model: TypeAlias = Runnable[Any, Any]
 ModelFactory: TypeAlias = Callable[[Any, Runtime[Any]], Model | Awaitable[Model]]
@@ -82,6 +87,8 @@ class ModelNode(Runnable[Any, Any]):
             )
         self._tools = list(tools)
         self._model = self._with_tools(model) if isinstance(model, Runnable) else model
+        # Of a model that is chosen later nothing is known: it is taken to call tools.
+        self._has_tools = _binds_tools(self._model) if isinstance(self._model, Runnable) else True
         self._prompt = prompt
         self._options = preemption if preemption is not None else Preemption()
         self._messages_key = messages_key
@@ -97,6 +104,9 @@ class ModelNode(Runnable[Any, Any]):
     def _with_tools(self, model: Model) -> Model:
         if not self._tools:
             return model
+        if isinstance(model, RunnableBindingBase):
+            # Its own `bind_tools` is that of the model inside, and would leave behind what was bound before.
+            return model.model_copy(update={"bound": self._with_tools(model.bound)})
         bind_tools = getattr(model, "bind_tools", None)
         if bind_tools is None:
             raise ConfigurationError(
@@ -137,6 +147,15 @@ class ModelNode(Runnable[Any, Any]):
         if isinstance(prompt, BaseMessage):
             return [prompt, *messages]
         return [*prompt, *messages]
+
+
+def _binds_tools(model: Any) -> bool:
+    """Tells whether tools are bound to a model, also behind retries, fallbacks and in a sequence."""
+    if isinstance(model, RunnableBindingBase):
+        return bool(model.kwargs.get("tools")) or _binds_tools(model.bound)
+    if isinstance(model, RunnableWithFallbacks):
+        return any(_binds_tools(each) for each in model.runnables)
+    return isinstance(model, RunnableSequence) and _binds_tools(model.last)
 
 
 class _Steps:
@@ -243,7 +262,7 @@ class _Entry:
                 run=run_of(self.runtime),
                 messages_key=node._messages_key,
                 steps_left=steps_left(self._config),
-                has_tools=bool(node._tools),
+                has_tools=node._has_tools,
                 sent=sent,
             ),
             options=node._options,
@@ -290,9 +309,10 @@ class _Entry:
             match effect:
                 case ReadLedger():
                     return ledger.view()
-                case ReadSaved():
+                case ReadSaved(with_branches):
                     saver = cast("BaseCheckpointSaver[Any]", self._saver)
-                    return _handled_in(saver.get(self._saved()))
+                    limit = RECENT_CHECKPOINTS if with_branches else 1
+                    return _handled_in(list(saver.list(self._saved(), limit=limit)))
                 case WriteMarks(marks):
                     return ledger.mark(marks)
                 case Rotate(view):
@@ -307,9 +327,10 @@ class _Entry:
             match effect:
                 case ReadLedger():
                     return await ledger.aview()
-                case ReadSaved():
+                case ReadSaved(with_branches):
                     saver = cast("BaseCheckpointSaver[Any]", self._saver)
-                    return _handled_in(await saver.aget(self._saved()))
+                    limit = RECENT_CHECKPOINTS if with_branches else 1
+                    return _handled_in([each async for each in saver.alist(self._saved(), limit=limit)])
                 case WriteMarks(marks):
                     return await ledger.amark(marks)
                 case Rotate(view):
@@ -323,8 +344,11 @@ class _Entry:
         return {"configurable": {"thread_id": self._thread_id, "checkpoint_ns": self._namespace}}
 
 
-def _handled_in(checkpoint: Any) -> dict[str, Handled]:
-    return preemption_of(checkpoint["channel_values"] if checkpoint else None).get("handled", {})
+def _handled_in(found: Sequence[CheckpointTuple]) -> dict[str, Handled]:
+    handled: dict[str, Handled] = {}
+    for each in reversed(found):
+        handled |= preemption_of(each.checkpoint["channel_values"]).get("handled", {})
+    return handled
 
 
 def _missed(effect: Effect) -> Any:

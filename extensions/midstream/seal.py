@@ -25,10 +25,11 @@ read `_stream` / `_astream`, directly or through the bridge to events of the new
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -176,19 +177,26 @@ class LiveStream:
 def _inner_generators(stream: Any) -> list[Any]:
     """Returns a stream and the generators that it is suspended in the iteration of, the innermost last.
 
-    A frame's iterators are on its value stack, which only the garbage collector's view of it shows.
+    A frame's iterators are on its value stack, which only the garbage collector's view of it shows. An
+    iterator may also be an object that has a generator for its work, as in Google's client.
     """
     found = [stream]
     seen = {id(stream)}
     for outer in found:
         for part in gc.get_referents(outer):
-            is_idle = (inspect.isasyncgen(part) and not part.ag_running) or (
-                inspect.isgenerator(part) and not part.gi_running
-            )
-            if is_idle and id(part) not in seen:
-                seen.add(id(part))
-                found.append(part)
+            for inner in (part, *_workers(part)):
+                is_idle = (inspect.isasyncgen(inner) and not inner.ag_running) or (
+                    inspect.isgenerator(inner) and not inner.gi_running
+                )
+                if is_idle and id(inner) not in seen:
+                    seen.add(id(inner))
+                    found.append(inner)
     return found
+
+
+def _workers(part: Any) -> Iterable[Any]:
+    is_iterator = hasattr(type(part), "__anext__") or hasattr(type(part), "__next__")
+    return list(vars(part).values()) if is_iterator and hasattr(part, "__dict__") else ()
 
 
 async def _aclose(stream: Any) -> None:
@@ -376,9 +384,12 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         if ended:
             yield _last_chunk(self, answer.chunks, messages, kwargs, control)
 
+    # Core tells by the signature whether these two are to be given the callbacks.
+    @functools.wraps(base._generate)
     def _generate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return base._generate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
 
+    @functools.wraps(base._agenerate)
     async def _agenerate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return await base._agenerate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
 

@@ -104,7 +104,7 @@ class _Refused(Exception):  # noqa: N818 -- a signal within this module, not a f
 
     def __init__(
         self, status: int, detail: str, *, request_id: str | None = None, outcome: str | None = None
-    ):
+    ) -> None:
         self.status = status
         self.detail = detail
         # By this a client tells midstream's refusals from the server's own.
@@ -266,7 +266,7 @@ def report(view: View, handled: Mapping[str, Handled]) -> dict[str, Any]:
             if entry.id in view.withdrawn
         },
         **view.marks,
-        # The state has the last word: a request that was withdrawn and applied at the same moment was applied.
+        # The state has the last word: what was withdrawn and applied at the same moment was applied.
         **{name: handled[name] for name in known if name in handled},
     }
     return {

@@ -43,6 +43,9 @@ def resume(
         yield from again(Call("runs", "join", (thread_id, run_id)))
         status = str((yield from again(Call("runs", "get", (thread_id, run_id))))["status"])
         left = yield from interrupts(thread_id)
+        if left and status == "success":
+            # What langgraph-api 0.16.7 says of a run that has paused.
+            status = "interrupted"
     else:
         left = [each for each in (yield from interrupts(thread_id)) if each.id not in checked]
     return Resumed(run_id, status, tuple(checked), tuple(left))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import textwrap
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -68,11 +69,15 @@ class Transcript:
     def void(self, message_ids: tuple[str, ...]) -> None:
         self.blocks = [block for block in self.blocks if block[2] not in message_ids]
 
-    def text(self) -> str:
-        return "\n".join(
-            f"{speaker:<{MARGIN}}" + text.replace("\n", "\n" + " " * MARGIN)
-            for speaker, text, _ in self.blocks
-        )
+    def text(self, columns: int = 80) -> str:
+        """Returns it as it stands in a terminal of this width."""
+        width = max(columns - MARGIN, 20)
+        lines = []
+        for speaker, text, _ in self.blocks:
+            broken = [line for part in text.split("\n") for line in textwrap.wrap(part, width) or [""]]
+            lines.append(f"{speaker:<{MARGIN}}{broken[0]}")
+            lines += [" " * MARGIN + line for line in broken[1:]]
+        return "\n".join(lines)
 
 
 class SpeakerLexer(Lexer):
@@ -348,7 +353,10 @@ class Screen:
             await self._application.run_async()
         finally:
             await self.chat.close()
-        return self.chat.transcript.text()
+        return self.chat.transcript.text(self._columns())
+
+    def _columns(self) -> int:
+        return self._application.output.get_size().columns
 
     def _layout(self) -> Layout:
         shown = Window(BufferControl(self._shown, lexer=SpeakerLexer(), focusable=False), wrap_lines=True)
@@ -393,7 +401,7 @@ class Screen:
         return False
 
     def _refresh(self) -> None:
-        text = self.chat.transcript.text()
+        text = self.chat.transcript.text(self._columns())
         self._shown.set_document(Document(text, len(text)), bypass_readonly=True)
         self._application.invalidate()
 

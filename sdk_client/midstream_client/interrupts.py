@@ -71,7 +71,8 @@ class Resumed:
 
     run_id: str
     status: str
-    """The run's, in the server's words; `pending` or `running` if it was not waited for."""
+    """The run's, in the server's words; `interrupted` if it has paused again, `pending` or `running` if it
+    was not waited for."""
 
     answered: tuple[str, ...]
     """Ids."""

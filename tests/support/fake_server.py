@@ -1,6 +1,7 @@
-"""A LangGraph server with midstream, as small as its wire: what a client sends is kept, what it may see is true.
+"""A LangGraph server with midstream, as small as its wire.
 
-Its agent answers at once, in the words of `ScriptedChatModel`, so a thread is busy only if a test says so.
+What a client sends is kept, and what it is shown is true. Its agent answers at once, in the words of
+`ScriptedChatModel`, so a thread is busy only if a test says so.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class FakeServer:
         router.route(url__startswith=URL).mock(side_effect=self.answer)
 
     def answer(self, request: httpx.Request) -> httpx.Response:
-        body = json.loads(request.content) if request.content else None
-        self.received.append((request.method, request.url.path, body))
+        body: Any = json.loads(request.content) if request.content else None
+        self.received.append((request.method, request.url.raw_path.decode(), body))
         if self.next_answers:
             said = self.next_answers.pop(0)
             if isinstance(said, Exception):

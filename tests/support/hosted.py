@@ -114,9 +114,9 @@ class Host:
     """
 
     def __init__(self, url: str, kind: str) -> None:
-        options: dict[str, Any] = {"url": url, "api_key": None}
-        self.client: Any = get_client(**options) if kind == "async" else get_sync_client(**options)
-        self.midstream = Awaited(Midstream(self.client) if kind == "async" else SyncMidstream(self.client))
+        make: Any = {"async": (get_client, Midstream), "sync": (get_sync_client, SyncMidstream)}[kind]
+        self.client = make[0](url=url, api_key=None)
+        self.midstream = Awaited(make[1](self.client))
         self.threads = Awaited(self.client.threads)
         self.runs = Awaited(self.client.runs)
 

@@ -1,8 +1,8 @@
 """A thread whose runs begin, read the ledger, commit and end at random moments between a client's calls.
 
-Each moment of a run that a client can fall between is a move of its own, and so is every way in which an answer
-gets lost. What it does with requests is the server's rule: a run applies what was pending when it read the
-ledger, also if it was withdrawn since, and the state has the last word.
+Each moment of a run that a client can fall between is a move of its own, and so is every way in which an
+answer gets lost. What it does with requests is the server's rule: a run applies what was pending when it
+read the ledger, also if it was withdrawn since, and the state has the last word.
 """
 
 from __future__ import annotations

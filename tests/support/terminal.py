@@ -13,10 +13,11 @@ import subprocess
 import termios
 import time
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import pyte
 
-SHOWS_WITHIN_SECONDS = 15.0
+SHOWS_WITHIN_SECONDS = 30.0
 
 
 class Terminal:
@@ -44,7 +45,7 @@ class Terminal:
         )
         os.close(there)
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,10 +71,14 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Waits until the screen shows this text."""
+        self.wait_for_any(text)
+
+    def wait_for_any(self, *texts: str) -> None:
+        """Waits until the screen shows one of these texts."""
         deadline = time.monotonic() + SHOWS_WITHIN_SECONDS
-        while text not in self.text():
+        while not any(text in self.text() for text in texts):
             left = deadline - time.monotonic()
-            assert left > 0, f"the screen does not show {text!r}:\n{self.text()}"
+            assert left > 0, f"the screen does not show {' or '.join(map(repr, texts))}:\n{self.text()}"
             self._read(left)
 
     def wait_for_end(self) -> int:
