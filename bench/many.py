@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ async def crowd(server: DevServer, client: LangGraphClient, graph: str, threads:
     async with asyncio.timeout(CROWD_SECONDS):
         streams = await asyncio.gather(*(one(client, graph) for _ in range(threads)))
     taken, used = time.perf_counter() - began, cpu_seconds(server.pid) - before
-    gaps = [b - a for moments in streams for a, b in zip(moments[1:], moments[2:], strict=False)]
+    gaps = [b - a for moments in streams for a, b in itertools.pairwise(moments)]
     tokens = sum(len(moments) - 1 for moments in streams)
     return Crowd(
         threads=threads,
