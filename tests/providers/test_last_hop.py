@@ -72,7 +72,7 @@ def test_neighbours_of_one_role_become_one_turn_where_roles_alternate() -> None:
         HumanMessage("Four.", id="h4"),
     ]
 
-    merged = repair(messages, MISTRAL)
+    merged: list[Any] = [*repair(messages, MISTRAL)]
 
     assert said(merged) == [
         ("human", "One.\n\nTwo."),
@@ -244,7 +244,7 @@ def _native(author: str | None, text: str) -> list[Any]:
     return [*blocks.get(author, []), text_block]
 
 
-def _told_apart(turns: list[BaseMessage]) -> list[BaseMessage]:
+def _told_apart(turns: list[Any]) -> list[BaseMessage]:
     """Gives each call an id of its own, as providers do; a result is of the newest call of its name."""
     for place, turn in enumerate(turns):
         if isinstance(turn, AIMessage):
