@@ -4,11 +4,15 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
+
+from support.dev_server import DevServer
+from support.hosted import DEPLOYMENT
+from support.waiting_graph import waiting_graph
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +45,15 @@ def postgres_uri() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def local_model_url() -> str:
-    """The real local model behind llama.cpp's HTTP server, which ends with this process."""
+async def local_model_url(anyio_backend: str) -> AsyncIterator[str]:
+    """The real local model behind llama.cpp's HTTP server, which ends with this process.
+
+    Async, so that all tests from its first use on share one event loop: `ChatOpenAI` keeps one HTTP client
+    for each address, and that stays with the loop that it was first used in.
+    """
     from chat_models.local import started
 
-    return started()
+    yield started()  # noqa: PT022 -- a fixture that returns would let the loop go
 
 
 @pytest.fixture(scope="session")
@@ -59,3 +67,24 @@ def postgres_tables(postgres_uri: str) -> str:
 @pytest.fixture
 def thread_id() -> str:
     return str(uuid.uuid4())
+
+
+@pytest.fixture(scope="session")
+def hosted_url() -> Iterator[str]:
+    """A real `langgraph dev` with the graphs that the host's side is tested against."""
+    with DevServer(DEPLOYMENT) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def waiting_server() -> Iterator[DevServer]:
+    """`langgraph dev` with midstream and a graph that a test can hold."""
+    with DevServer(waiting_graph()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server_without_midstream() -> Iterator[DevServer]:
+    """The same without midstream."""
+    with DevServer(waiting_graph(http={})) as running:
+        yield running

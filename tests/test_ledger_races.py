@@ -222,7 +222,8 @@ WRITER = """
 import sys
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
-from midstream import Ledger, LedgerFullError
+from midstream.errors import LedgerFullError
+from midstream.ledger import Ledger
 
 thread_id, name, count, postgres, sqlite = sys.argv[1:]
 for saver_type, uri in (PostgresSaver, postgres), (SqliteSaver, sqlite):

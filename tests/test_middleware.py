@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import uuid
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 from starlette.types import Message
@@ -159,6 +160,7 @@ async def test_what_is_not_pending_cannot_be_withdrawn(setting: Setting) -> None
 
     status, answer = await setting.post(withdraw(request_id))
     assert (status, "'sealed'" in answer["detail"]) == (409, True)
+    assert answer["preemption"] == {"id": request_id, "outcome": "sealed"}
 
     status, answer = await setting.post(withdraw(str(uuid.uuid4())))
     assert (status, "knows no request" in answer["detail"]) == (404, True)
@@ -185,6 +187,7 @@ async def test_a_report_shows_what_waits_how_requests_ended_and_the_halts(settin
     assert (status, json.loads(answer)) == (
         200,
         {
+            "thread_status": "busy",
             "pending": [
                 {
                     "id": waits,
@@ -389,6 +392,48 @@ def test_the_finder_says_what_a_parser_says_however_the_bytes_come(
 
     values = value.get("values") if isinstance(value, dict) else None
     assert finder.found == (isinstance(values, dict) and "preemption" in values)
+
+
+words = st.sampled_from(["steer", "halt", "withdraw", "user", "assistant", THREAD_ID, "", " ", "☃\0"])
+numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+anything = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(max_size=5) | words,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | words, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+requests = st.fixed_dictionaries(
+    {},
+    optional={
+        "kind": words | anything,
+        "id": words | anything,
+        "messages": words
+        | anything
+        | st.lists(st.fixed_dictionaries({"content": anything}, optional={"role": words}), max_size=3),
+        "reason": words | anything,
+        "run_id": st.none() | words | anything,
+        "node": st.none() | words | anything,
+    },
+)
+
+
+@given(request=requests | anything, beside=st.dictionaries(words, anything, max_size=1))
+@settings(deadline=None, max_examples=150)
+def test_whatever_comes_is_taken_or_refused_and_never_fails(request: Any, beside: Any) -> None:
+    setting = Setting()
+
+    async def post() -> tuple[int, dict[str, Any]]:
+        return await setting.post(request, **{name: beside[name] for name in beside if name != "values"})
+
+    status, answer = asyncio.run(post())
+
+    if status == 200:
+        assert answer["preemption"]["id"] in [entry.id for entry in setting.ledger.requests()]
+    else:
+        assert status in (404, 422)
+        assert setting.ledger.view().root == 0
+        assert isinstance(answer["detail"], str)
 
 
 def test_the_finder_keeps_no_more_than_a_key() -> None:

@@ -92,6 +92,21 @@ def test_a_malformed_request_is_refused_by_the_field(value: Any, field: tuple[An
     assert field in {tuple(error["loc"][1 : len(field) + 1]) for error in refused.value.errors()}
 
 
+def nested(levels: int) -> list[dict[str, Any]]:
+    value: Any = "x"
+    for level in range(levels - 2):
+        value = [value] if level % 2 else {"k": value}
+    return [{"type": "custom", "value": value}]
+
+
+def test_content_may_be_deep_but_not_deeper_than_a_thread_can_store() -> None:
+    SteerRequest(messages=[UserMessage(content=nested(65))])
+    with pytest.raises(ValidationError, match="nested more than 64 levels"):
+        SteerRequest(messages=[UserMessage(content=nested(66))])
+    with pytest.raises(ValidationError, match="nested more than 64 levels"):
+        SteerRequest(messages=[UserMessage(content=nested(20_000))])
+
+
 def test_a_receipt_lets_a_newer_server_say_more() -> None:
     receipt = Receipt.model_validate(
         {"id": SOME_ID, "status": "accepted", "thread_status": "busy", "since_then": 1}

@@ -12,26 +12,26 @@ Put `"http": {"app": "midstream.server:app"}` into `langgraph.json`, or, next to
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import re
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import orjson
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from pydantic import ValidationError
-from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from midstream._asgi import Answer, Guard, Replay, StraightLifespan, perform
 from midstream._host import server_saver
 from midstream._update_body import KeyFinder
+from midstream._versions import unknown_server
 from midstream.errors import LedgerFullError, NotPendingError
 from midstream.ledger import NAMESPACE, Entry, Ledger, View, root_id
 from midstream.state import Handled
@@ -66,6 +66,10 @@ _PLAINER = {
 """Where pydantic speaks of its own matters: the field, and what a host should read, by type of error."""
 
 
+if (note := unknown_server()) is not None:
+    logging.getLogger("midstream").warning(note)
+
+
 class PreemptionMiddleware:
     """Takes requests out of the stream of state updates; everything else passes untouched.
 
@@ -98,34 +102,13 @@ class PreemptionMiddleware:
 class _Refused(Exception):  # noqa: N818 -- a signal within this module, not a failure
     """The call gets this answer, and nothing is written."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(
+        self, status: int, detail: str, *, request_id: str | None = None, outcome: str | None = None
+    ) -> None:
         self.status = status
         self.detail = detail
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the server itself answered."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-
-    @property
-    def is_ok(self) -> bool:
-        return 200 <= self.status < 300
-
-    def shared_headers(self) -> dict[str, str]:
-        """Returns the headers that an answer to the same caller needs too: those of CORS.
-
-        Our middleware stands outside the server's own CORS middleware, unless `middleware_order` says
-        otherwise.
-        """
-        return {
-            name.decode("latin-1"): value.decode("latin-1")
-            for name, value in self.headers
-            if name.lower().startswith(b"access-control-") or name.lower() == b"vary"
-        }
+        # By this a client tells midstream's refusals from the server's own.
+        self.about = {"id": request_id, "outcome": outcome}
 
 
 class _Call:
@@ -138,7 +121,7 @@ class _Call:
         self._receive = receive
         self._send = send
 
-    async def _ask(self, method: str, body: bytes = b"") -> _Answer:
+    async def _ask(self, method: str, body: bytes = b"") -> Answer:
         """Calls the thread's own route in the caller's name."""
         path = self._scope["path"].rpartition("/")[0]
         headers = [(name, value) for name, value in self._scope["headers"] if name not in _OF_THE_BODY]
@@ -151,22 +134,22 @@ class _Call:
             "raw_path": quote(path).encode(),
             "headers": headers,
         }
-        return await _perform(self._app, scope, body)
+        return await perform(self._app, scope, body)
 
     async def _ledger(self, thread: Mapping[str, Any]) -> Ledger:
         return Ledger(await self._get_saver(), thread["thread_id"])
 
-    async def _pass_on(self, answer: _Answer) -> None:
+    async def _pass_on(self, answer: Answer) -> None:
         start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
         await self._send(start)
         await self._send({"type": "http.response.body", "body": answer.body})
 
-    async def _reply(self, content: Any, *, like: _Answer | None, status: int = 200) -> None:
-        response = JSONResponse(content, status_code=status, headers=like.shared_headers() if like else None)
+    async def _reply(self, content: Any, *, like: Answer, status: int = 200) -> None:
+        response = JSONResponse(content, status_code=status, headers=like.shared_headers())
         await response(self._scope, self._receive, self._send)
 
-    async def _refuse(self, refused: _Refused, *, like: _Answer | None) -> None:
-        await self._reply({"detail": refused.detail}, like=like, status=refused.status)
+    async def _refuse(self, refused: _Refused, *, like: Answer) -> None:
+        await self._reply({"detail": refused.detail, KEY: refused.about}, like=like, status=refused.status)
 
 
 class _Report(_Call):
@@ -176,10 +159,14 @@ class _Report(_Call):
         answer = await self._ask("GET")
         if not answer.is_ok:
             return await self._pass_on(answer)
-        ledger = await self._ledger(_thread_of(answer, self._scope))
+        thread = _thread_of(answer, self._scope)
+        ledger = await self._ledger(thread)
         view = await ledger.aview()
-        handled = await ledger.ahandled() if view.pending() else {}
-        return await self._reply(report(view, handled), like=answer)
+        # What is pending may be handled already; what was withdrawn may have been applied at that moment.
+        is_open = view.pending() or view.withdrawn - view.marks.keys()
+        handled = await ledger.ahandled() if is_open else {}
+        # The status was read before the ledger: if it is not `busy`, whatever ran before has committed.
+        return await self._reply({"thread_status": thread["status"], **report(view, handled)}, like=answer)
 
 
 class _Update(_Call):
@@ -191,7 +178,7 @@ class _Update(_Call):
             return await self._large(messages, body)
         payload = _parse(body)
         if payload is None:
-            return await self._app(self._scope, _Replay(messages, self._receive), self._send)
+            return await self._app(self._scope, Replay(messages, self._receive), self._send)
 
         try:
             request = _request_of(payload)
@@ -223,9 +210,12 @@ class _Update(_Call):
             ledger = await self._ledger(thread)
             accepted = await ledger.aaccept(request)
         except LedgerFullError as error:
-            return await self._refuse(_Refused(429, str(error)), like=answer)
+            return await self._refuse(_Refused(429, str(error), request_id=request.id), like=answer)
         except NotPendingError as error:
-            return await self._refuse(_Refused(409 if error.outcome else 404, str(error)), like=answer)
+            refused = _Refused(
+                409 if error.outcome else 404, str(error), request_id=request.id, outcome=error.outcome
+            )
+            return await self._refuse(refused, like=answer)
 
         checkpoint = {
             "thread_id": thread["thread_id"],
@@ -248,7 +238,7 @@ class _Update(_Call):
         if finder.feed(body):
             return await self._refuse_unread(_too_large())
 
-        guard = _Guard(finder, _Replay(messages, self._receive), self._send)
+        guard = Guard(finder, Replay(messages, self._receive), self._send)
         try:
             await self._app(self._scope, guard.receive, guard.send)
         except ClientDisconnect:
@@ -266,53 +256,22 @@ class _Update(_Call):
         return await self._refuse(refused, like=answer)
 
 
-class _Replay:
-    """Gives back what was read, message by message, and then whatever comes: a disconnect too."""
-
-    def __init__(self, messages: deque[Message], receive: Receive) -> None:
-        self._messages = messages
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        return self._messages.popleft() if self._messages else await self._receive()
-
-
-class _Guard:
-    """Stands between a large update and the server, which acts only when it has the whole body."""
-
-    def __init__(self, finder: KeyFinder, receive: _Replay, send: Send) -> None:
-        self.has_started = False
-        self._finder = finder
-        self._unread = len(receive._messages)
-        self._receive = receive
-        self._send = send
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        if self._unread:
-            self._unread -= 1
-        elif message["type"] == "http.request" and self._finder.feed(message.get("body", b"")):
-            return {"type": "http.disconnect"}
-        return message
-
-    async def send(self, message: Message) -> None:
-        if self._finder.found and not self.has_started:
-            return
-        self.has_started = True
-        await self._send(message)
-
-
 def report(view: View, handled: Mapping[str, Handled]) -> dict[str, Any]:
     """Returns what a host may read about the requests of a thread, in the shapes of the wire."""
-    ended: dict[str, Any] = {}
-    for entry in view.entries:
-        if entry.id in handled:
-            ended[entry.id] = handled[entry.id]
-        elif entry.id in view.withdrawn:
-            ended[entry.id] = {"outcome": "withdrawn", "accepted_at": entry.accepted_at}
+    known = {entry.id for entry in view.entries} | view.marks.keys()
+    ended: dict[str, Any] = {
+        **{
+            entry.id: {"outcome": "withdrawn", "accepted_at": entry.accepted_at}
+            for entry in view.entries
+            if entry.id in view.withdrawn
+        },
+        **view.marks,
+        # The state has the last word: what was withdrawn and applied at the same moment was applied.
+        **{name: handled[name] for name in known if name in handled},
+    }
     return {
         "pending": [_wire(entry) for entry in view.pending(handled)],
-        "handled": {**ended, **view.marks},
+        "handled": ended,
         "halts": list(view.halts),
     }
 
@@ -376,7 +335,7 @@ def describe(error: ValidationError) -> str:
     return "; ".join(f"{path}: {' / '.join(said)}" for path, said in reasons.items())
 
 
-def _thread_of(answer: _Answer, scope: Scope) -> dict[str, Any]:
+def _thread_of(answer: Answer, scope: Scope) -> dict[str, Any]:
     """Returns the thread in the server's answer.
 
     The in-memory server finds the thread's place, then asks the auth handler, and then looks at the place:
@@ -389,25 +348,5 @@ def _thread_of(answer: _Answer, scope: Scope) -> dict[str, Any]:
     return thread
 
 
-async def _perform(app: ASGIApp, scope: Scope, body: bytes) -> _Answer:
-    sent: list[Message] = []
-    asked = False
-
-    async def receive() -> Message:
-        nonlocal asked
-        if asked:
-            await asyncio.get_running_loop().create_future()  # The caller stays until the answer is whole.
-        asked = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    start = next(message for message in sent if message["type"] == "http.response.start")
-    parts = [message.get("body", b"") for message in sent if message["type"] == "http.response.body"]
-    return _Answer(start["status"], list(start.get("headers", ())), b"".join(parts))
-
-
-app = Starlette(middleware=[Middleware(PreemptionMiddleware)])
+app = StraightLifespan(middleware=[Middleware(PreemptionMiddleware)])
 """The app for `"http": {"app": "midstream.server:app"}` in `langgraph.json`."""

@@ -27,6 +27,9 @@ MAX_REQUEST_BYTES = 64 * 1024
 MAX_PENDING = 32
 """How many unhandled requests one thread holds; the next one is refused with 429."""
 
+MAX_DEPTH = 64
+"""How deep content may be nested; what is nested some 250 levels deep no thread can store."""
+
 ThreadStatus: TypeAlias = Literal["idle", "busy", "interrupted", "error"]
 """The server's own word for what a thread is doing."""
 
@@ -54,6 +57,16 @@ def _is_blank(content: str | list[dict[str, Any]]) -> bool:
     return all(block.get("type") == "text" and not str(block.get("text", "")).strip() for block in content)
 
 
+def _is_too_deep(content: list[Any]) -> bool:
+    level: list[Any] = [content]
+    for _ in range(MAX_DEPTH + 1):
+        inner = [list(each.values()) if isinstance(each, dict) else each for each in level]
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True
+
+
 class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,9 +88,11 @@ class UserMessage(_Wire):
 
     @field_validator("content")
     @classmethod
-    def _not_blank(cls, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    def _fit_to_be_said(cls, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
         if _is_blank(content):
             raise ValueError("must not be empty or white space only")
+        if isinstance(content, list) and _is_too_deep(content):
+            raise ValueError(f"must not be nested more than {MAX_DEPTH} levels deep")
         return content
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 GRAPH = """
+import json
 import os
 import time
 from typing import Any
 
 from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
 from langgraph.types import interrupt
+from langgraph_sdk import get_client
 
 from midstream.state import MidstreamState
 
@@ -39,6 +42,34 @@ builder.add_node("work", work)
 builder.add_edge(START, "work")
 builder.add_edge("work", END)
 graph = builder.compile()
+
+
+async def post(state: State, runtime: Runtime) -> dict[str, Any]:
+    # A call from within the server, which needs no credentials.
+    answer = await get_client().threads.update_state(
+        runtime.execution_info.thread_id,
+        {"preemption": {"kind": "steer", "messages": "from within"}},
+    )
+    return {"ask": json.dumps(answer["preemption"])}
+
+
+poster = StateGraph(State)
+poster.add_node("post", post)
+poster.add_edge(START, "post")
+poster.add_edge("post", END)
+posting = poster.compile()
+"""
+
+SAVER = """
+from contextlib import asynccontextmanager
+
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+
+@asynccontextmanager
+async def saver():
+    async with AsyncSqliteSaver.from_conn_string("threads.db") as opened:
+        yield opened
 """
 
 AUTH = """
@@ -65,13 +96,17 @@ async def own_threads(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dic
 """
 
 
-def waiting_graph(*, http: dict[str, Any] | None = None, auth: bool = False) -> dict[str, Any]:
-    """Returns the files of the deployment; `http` is added to what `langgraph.json` says of it."""
+def waiting_graph(
+    *, http: dict[str, Any] | None = None, auth: bool = False, saver: bool = False
+) -> dict[str, Any]:
+    """Returns the files of the deployment; `http` is what `langgraph.json` says of it."""
     config: dict[str, Any] = {
         "dependencies": ["."],
-        "graphs": {"waiting": "./graph.py:graph"},
-        "http": {"app": "midstream.server:app", **(http or {})},
+        "graphs": {"waiting": "./graph.py:graph", "posting": "./graph.py:posting"},
     }
+    config["http"] = {"app": "midstream.server:app"} if http is None else http
     if auth:
         config["auth"] = {"path": "./auth.py:auth"}
-    return {"langgraph.json": config, "graph.py": GRAPH, "auth.py": AUTH}
+    if saver:
+        config["checkpointer"] = {"path": "./saver.py:saver"}
+    return {"langgraph.json": config, "graph.py": GRAPH, "auth.py": AUTH, "saver.py": SAVER}

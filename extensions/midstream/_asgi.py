@@ -1,0 +1,110 @@
+"""Calls within the server, and bodies that are handed on while they are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from midstream._update_body import KeyFinder
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server itself answered."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    @property
+    def is_ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    def shared_headers(self) -> dict[str, str]:
+        """Returns the headers that an answer to the same caller needs too: those of CORS.
+
+        Our middleware stands outside the server's own CORS middleware, unless `middleware_order` says
+        otherwise.
+        """
+        return {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in self.headers
+            if name.lower().startswith(b"access-control-") or name.lower() == b"vary"
+        }
+
+
+class Replay:
+    """Gives back what was read, message by message, and then whatever comes: a disconnect too."""
+
+    def __init__(self, messages: deque[Message], receive: Receive) -> None:
+        self._messages = messages
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        return self._messages.popleft() if self._messages else await self._receive()
+
+
+class Guard:
+    """Stands between a large update and the server, which acts only when it has the whole body."""
+
+    def __init__(self, finder: KeyFinder, receive: Replay, send: Send) -> None:
+        self.has_started = False
+        self._finder = finder
+        self._unread = len(receive._messages)
+        self._receive = receive
+        self._send = send
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if self._unread:
+            self._unread -= 1
+        elif message["type"] == "http.request" and self._finder.feed(message.get("body", b"")):
+            return {"type": "http.disconnect"}
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self._finder.found and not self.has_started:
+            return
+        self.has_started = True
+        await self._send(message)
+
+
+class StraightLifespan(Starlette):
+    """An app whose start and end go past its middleware, straight to its router.
+
+    The server adds a middleware of its own that asks for the Store before it passes anything on, and so also
+    before the start that opens the Store. The in-memory server makes one then; langgraph-runtime-pg raises,
+    and no graph is ever loaded. Read from langgraph-api 0.11.1 and 0.16.7, `middleware.ensure_store`.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            scope["app"] = self
+            await self.router(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+async def perform(app: ASGIApp, scope: Scope, body: bytes) -> Answer:
+    """Makes one call of an app and returns its whole answer."""
+    sent: list[Message] = []
+    asked = False
+
+    async def receive() -> Message:
+        nonlocal asked
+        if asked:
+            await asyncio.get_running_loop().create_future()  # The caller stays until the answer is whole.
+        asked = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    start = next(message for message in sent if message["type"] == "http.response.start")
+    parts = [message.get("body", b"") for message in sent if message["type"] == "http.response.body"]
+    return Answer(start["status"], list(start.get("headers", ())), b"".join(parts))

@@ -1,0 +1,353 @@
+"""Steer, halt, withdraw, and what became of it.
+
+`send` delivers a text exactly once, whatever runs begin and end meanwhile. Every way into the thread has an
+id that follows from the text's own, so that a repetition changes nothing, and it takes one way at a time:
+
+1. Nothing runs: start a run with the text. The server refuses that if a run has begun meanwhile.
+2. A run is there: steer it, and watch. The text is applied, or the thread pauses for a person, who is waited
+   for: done.
+3. The run has ended without the steer: withdraw it. If the server says that it was applied, done. A run that
+   was begun by somebody else may have read the ledger just before; so the withdraw counts only once nothing
+   runs any more and the thread's own state still knows nothing of the steer. Then go to 1, with a new id for
+   the next steer, because a withdrawn one stays withdrawn.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import httpx
+
+from midstream_client._flow import Call, Clock, Flow, Pause, again, said_by, status_of
+from midstream_client.errors import NotInstalledError, NotSettledError, RequestRefusedError
+from midstream_client.protocol import (
+    HaltRequest,
+    Request,
+    SteerRequest,
+    ThreadStatus,
+    UserMessage,
+    WithdrawRequest,
+)
+from midstream_client.requests import (
+    Messages,
+    PendingRequest,
+    Receipt,
+    Report,
+    RequestOutcome,
+    Sent,
+    Stats,
+    report_of,
+    stats_of,
+)
+
+POLL_SECONDS = 0.05
+"""The first wait between two looks at a thread."""
+
+SLOWEST_POLL_SECONDS = 1.0
+
+SEARCHED_RUNS = 100
+"""How many of a thread's runs are searched for one that a repeated `send` has started."""
+
+KEY = "midstream_send_id"
+"""Under which a run's metadata names the `send` that started it."""
+
+
+@dataclass(slots=True)
+class Server:
+    """What a client has learned of its server."""
+
+    is_installed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How long a thread is watched."""
+
+    thread_id: str
+    timeout: float | None
+    deadline: float | None
+
+
+def steer(
+    server: Server,
+    thread_id: str,
+    messages: Messages,
+    *,
+    run_id: str | None = None,
+    node: str | None = None,
+    request_id: str | None = None,
+) -> Flow[Receipt]:
+    said = messages if isinstance(messages, str) else [_plain(message) for message in messages]
+    fields = {"messages": said, "run_id": run_id, "node": node}
+    return _post(server, thread_id, SteerRequest.model_validate(_with_id(fields, request_id)))
+
+
+def halt(
+    server: Server,
+    thread_id: str,
+    reason: str,
+    *,
+    run_id: str | None = None,
+    node: str | None = None,
+    request_id: str | None = None,
+) -> Flow[Receipt]:
+    fields = {"reason": reason, "run_id": run_id, "node": node}
+    return _post(server, thread_id, HaltRequest.model_validate(_with_id(fields, request_id)))
+
+
+def withdraw(server: Server, thread_id: str, request_id: str) -> Flow[Receipt]:
+    return _post(server, thread_id, WithdrawRequest(id=request_id))
+
+
+def report(thread_id: str) -> Flow[Report]:
+    call = Call("http", "get", (f"/threads/{quote(str(thread_id), safe='')}/preemption",))
+    try:
+        answer = yield from again(call)
+    except httpx.HTTPStatusError as error:
+        # The server's word for a route that it does not have; of a thread it says more.
+        if status_of(error) == 404 and getattr(error, "body", None) in ({"detail": "Not Found"}, "Not Found"):
+            raise NotInstalledError(str(thread_id)) from error
+        raise
+    return report_of(answer)
+
+
+def pending_requests(thread_id: str) -> Flow[list[PendingRequest]]:
+    return list((yield from report(thread_id)).pending)
+
+
+def outcome(receipt: Receipt, *, timeout: float | None) -> Flow[RequestOutcome]:
+    watch = Watch(receipt.thread_id, timeout, (yield from _deadline(timeout)))
+    ended, _ = yield from _settled(watch, receipt.id)
+    return ended
+
+
+def halt_reason(thread_id: str, run_id: str) -> Flow[str | None]:
+    reason = (yield from report(thread_id)).halts.get(run_id)
+    if reason is not None:
+        return reason
+    # Older than what the ledger keeps: the run itself may know.
+    run = yield from again(Call("runs", "get", (thread_id, run_id)))
+    found: str | None = (run.get("metadata") or {}).get("halt_reason")
+    return found
+
+
+def stats(thread_id: str) -> Flow[Stats]:
+    state = yield from again(Call("threads", "get_state", (thread_id,)))
+    return stats_of(state.get("values"))
+
+
+def send(
+    server: Server,
+    thread_id: str,
+    assistant_id: str,
+    text: str,
+    *,
+    send_id: str | None,
+    run: Mapping[str, Any],
+    timeout: float | None,
+) -> Flow[Sent]:
+    name = str(uuid.UUID(send_id)) if send_id is not None else str(uuid.uuid4())
+    attempt = 0
+    watch = Watch(thread_id, timeout, (yield from _deadline(timeout)))
+
+    seen = yield from report(thread_id)
+    server.is_installed = True
+    if send_id is not None:
+        # It may be a repetition, by a host that did not see the first one's answer.
+        done, attempt = yield from _repeated(thread_id, name, seen)
+        if done is not None:
+            return done
+
+    status = seen.thread_status
+    while True:
+        if status in ("idle", "error"):
+            run_id = yield from _start(thread_id, assistant_id, name, text, run)
+            if run_id is not None:
+                return Sent(name, "started", run_id, (message_id(name),))
+
+        steered = steer_id(name, attempt)
+        yield from steer(server, thread_id, text, request_id=steered)
+        ended, status = yield from _settled(watch, steered)
+        if ended.outcome == "withdrawn":
+            return Sent(name, "withdrawn", None, (), steered)
+        if ended.outcome == "pending" and status == "interrupted":
+            return Sent(name, "waiting", None, (), steered)
+        if ended.outcome == "pending":
+            ended = yield from _take_back(server, watch, steered)
+        if ended.is_applied:
+            return Sent(name, "steered", ended.run_id, ended.message_ids, steered)
+        attempt += 1
+        status = "idle"
+
+
+def steer_id(send_id: str, attempt: int) -> str:
+    """Returns the id of a text's nth steer."""
+    return send_id if attempt == 0 else str(uuid.uuid5(uuid.UUID(send_id), f"steer {attempt}"))
+
+
+def message_id(send_id: str) -> str:
+    """Returns the id of a text as the input of a run; that of its first steer, by the server's own rule."""
+    return str(uuid.uuid5(uuid.UUID(send_id), "0"))
+
+
+def _post(server: Server, thread_id: str, request: Request) -> Flow[Receipt]:
+    if not server.is_installed:
+        # A server without midstream would take the request for an ordinary update: it would write the
+        # thread's state, and drop the interrupts of a paused one.
+        yield from report(thread_id)
+        server.is_installed = True
+    values = {"preemption": request.model_dump(mode="json", exclude_none=True)}
+    try:
+        answer = yield from again(Call("threads", "update_state", (thread_id, values)))
+    except httpx.HTTPStatusError as error:
+        _refuse(thread_id, request.id, error)
+    said = answer.get("preemption") if isinstance(answer, Mapping) else None
+    if said is None:
+        raise NotInstalledError(thread_id)
+    return Receipt.model_validate({**said, "thread_id": str(thread_id)})
+
+
+def _refuse(thread_id: str, request_id: str, error: httpx.HTTPStatusError) -> NoReturn:
+    said = said_by(error)
+    # Only midstream itself says more than `detail`; the server's own errors pass unchanged.
+    if isinstance(known := said.get("preemption"), dict):
+        refused = RequestRefusedError(
+            thread_id,
+            request_id,
+            error.response.status_code,
+            str(said.get("detail", "")),
+            known.get("outcome"),
+        )
+        raise refused from error
+    raise error
+
+
+def _settled(watch: Watch, request_id: str) -> Flow[tuple[RequestOutcome, ThreadStatus]]:
+    """Waits while a run is there that may still apply the request."""
+    pause = POLL_SECONDS
+    while True:
+        seen = yield from report(watch.thread_id)
+        known = seen.outcome_of(request_id)
+        if known is None:
+            known = yield from _remembered(watch.thread_id, request_id)
+        if known.outcome != "pending" or seen.thread_status != "busy":
+            return known, seen.thread_status
+        pause = yield from _wait(watch, request_id, pause)
+
+
+def _remembered(thread_id: str, request_id: str) -> Flow[RequestOutcome]:
+    """Looks in the thread's state for a request that the ledger has forgotten: it remembers more."""
+    state = yield from again(Call("threads", "get_state", (thread_id,)))
+    values = state.get("values")
+    handled = (values.get("preemption") or {}).get("handled", {}) if isinstance(values, Mapping) else {}
+    if request_id not in handled:
+        reason = (
+            f"thread {thread_id!r} knows no request {request_id!r}: check that the receipt is of this server"
+        )
+        raise RequestRefusedError(thread_id, request_id, 404, reason, None)
+    found = report_of({"thread_status": "idle", "pending": [], "handled": handled, "halts": []})
+    return found.outcomes[request_id]
+
+
+def _take_back(server: Server, watch: Watch, request_id: str) -> Flow[RequestOutcome]:
+    """Withdraws a steer for which there was no run; returns how it has ended."""
+    try:
+        yield from withdraw(server, watch.thread_id, request_id)
+    except RequestRefusedError as refused:
+        if refused.outcome is None:
+            raise
+        ended, _ = yield from _settled(watch, request_id)
+        return ended
+
+    pause = POLL_SECONDS
+    while True:
+        seen = yield from report(watch.thread_id)
+        known = seen.outcome_of(request_id) or RequestOutcome(request_id, "withdrawn")
+        if known.is_applied or seen.thread_status != "busy":
+            return known
+        pause = yield from _wait(watch, request_id, pause)
+
+
+def _start(
+    thread_id: str, assistant_id: str, name: str, text: str, run: Mapping[str, Any]
+) -> Flow[str | None]:
+    """Starts a run with the text; returns its id, or None if another run is there."""
+    options = {
+        "stream_mode": ["messages-tuple", "custom", "updates"],
+        "stream_subgraphs": True,
+        "stream_resumable": True,
+        **run,
+        "input": {"messages": [{"role": "user", "content": text, "id": message_id(name)}]},
+        "metadata": {**(run.get("metadata") or {}), KEY: name},
+        "multitask_strategy": "reject",
+    }
+    try:
+        started = yield Call("runs", "create", (thread_id, assistant_id), options)
+    except httpx.TransportError:
+        # The run may have been started all the same.
+        found = yield from _started(thread_id, name)
+        if found is None:
+            raise
+        return found
+    except httpx.HTTPStatusError as error:
+        if status_of(error) == 409:
+            return None
+        raise
+    return str(started["run_id"])
+
+
+def _started(thread_id: str, name: str) -> Flow[str | None]:
+    runs: Sequence[Mapping[str, Any]] = yield from again(
+        Call("runs", "list", (thread_id,), {"limit": SEARCHED_RUNS})
+    )
+    return next(
+        (str(run["run_id"]) for run in runs if (run.get("metadata") or {}).get(KEY) == name),
+        None,
+    )
+
+
+def _repeated(thread_id: str, name: str, seen: Report) -> Flow[tuple[Sent | None, int]]:
+    """Returns what an earlier `send` of this id has done, and which steer is the next one to try."""
+    run_id = yield from _started(thread_id, name)
+    if run_id is not None:
+        return Sent(name, "started", run_id, (message_id(name),)), 0
+
+    attempt = 0
+    while (known := seen.outcome_of(steer_id(name, attempt))) is not None:
+        if known.is_applied:
+            return Sent(name, "steered", known.run_id, known.message_ids, known.id), attempt
+        if known.outcome == "pending":
+            # Posting it again changes nothing, and it is watched to its end.
+            return None, attempt
+        attempt += 1
+    return None, attempt
+
+
+def _deadline(timeout: float | None) -> Flow[float | None]:
+    if timeout is None:
+        return None
+    now: float = yield Clock()
+    return now + timeout
+
+
+def _wait(watch: Watch, request_id: str, pause: float) -> Flow[float]:
+    """Waits; returns the next wait's length."""
+    if watch.deadline is not None:
+        left = watch.deadline - (yield Clock())
+        if left <= 0:
+            raise NotSettledError(watch.thread_id, request_id, watch.timeout or 0.0)
+        pause = min(pause, left)
+    yield Pause(pause)
+    return min(pause * 1.5, SLOWEST_POLL_SECONDS)
+
+
+def _with_id(fields: dict[str, Any], request_id: str | None) -> dict[str, Any]:
+    return fields if request_id is None else {**fields, "id": request_id}
+
+
+def _plain(message: UserMessage | Mapping[str, Any]) -> dict[str, Any]:
+    return message.model_dump() if isinstance(message, UserMessage) else dict(message)

@@ -1,0 +1,147 @@
+"""Requests as a host sees them: the receipt, what is still pending, and how each ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, cast
+
+from midstream_client import protocol
+from midstream_client.protocol import Outcome, ThreadStatus, UserMessage
+
+Messages: TypeAlias = str | Sequence[UserMessage | Mapping[str, Any]]
+"""One text, or messages `{"role": "user", "content": …}`."""
+
+
+class Receipt(protocol.Receipt):
+    """The server's word that a request is on its thread's ledger; `outcome` waits for what becomes of it."""
+
+    thread_id: str
+    """The thread that it was posted to."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutcome:
+    """How a request ended, or that it waits."""
+
+    id: str
+    outcome: Outcome
+    """`pending`: the thread waits for a person, or has no run, and the request is applied by the next one."""
+
+    run_id: str | None = None
+    """The run that it was applied in; None if it was not."""
+
+    node: str | None = None
+    """The model node that applied it."""
+
+    message_ids: tuple[str, ...] = ()
+    """The messages that it became; empty for a halt, and if it was not applied."""
+
+    @property
+    def is_applied(self) -> bool:
+        return self.outcome in ("sealed", "tool_boundary", "turn_end", "entry")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRequest:
+    """A request that waits for a safe point, or for the next run."""
+
+    id: str
+    kind: Literal["steer", "halt"]
+    accepted_at: float
+    """Unix time, in seconds."""
+
+    messages: tuple[dict[str, Any], ...] = ()
+    """Empty for a halt."""
+
+    reason: str | None = None
+    """None for a steer."""
+
+    run_id: str | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How a text reached the model, or will."""
+
+    id: str
+    """The id that `send` was given or made."""
+
+    how: Literal["steered", "started", "waiting", "withdrawn"]
+    """`steered`: into the run that was there. `started`: as the input of a new run. `waiting`: the thread
+    waits for a person, and the text is applied after the answer. `withdrawn`: somebody took it back."""
+
+    run_id: str | None
+    """The run that the text is in; None if it is in none."""
+
+    message_ids: tuple[str, ...]
+    request_id: str | None = None
+    """The steer's own id, for `outcome` and `withdraw`; None if a run was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts over the whole life of a thread."""
+
+    seals: int = 0
+    restarts: int = 0
+    empty_boundaries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `GET /threads/{thread_id}/preemption` says."""
+
+    thread_status: ThreadStatus
+    """Read before the rest: if it is not `busy`, whatever ran before has been committed."""
+
+    pending: tuple[PendingRequest, ...]
+    outcomes: Mapping[str, RequestOutcome]
+    halts: Mapping[str, str] = field(default_factory=dict)
+    """Reasons by run id."""
+
+    def outcome_of(self, request_id: str) -> RequestOutcome | None:
+        """Returns how a request ended or that it waits; None if the thread does not know it."""
+        if any(request.id == request_id for request in self.pending):
+            return RequestOutcome(request_id, "pending")
+        return self.outcomes.get(request_id)
+
+
+def report_of(answer: Any) -> Report:
+    """Reads the server's report."""
+    return Report(
+        thread_status=cast("ThreadStatus", answer["thread_status"]),
+        pending=tuple(_pending(entry) for entry in answer["pending"]),
+        outcomes={name: _ended(name, said) for name, said in answer["handled"].items()},
+        halts={halt["run_id"]: halt["reason"] for halt in answer["halts"]},
+    )
+
+
+def _pending(entry: Mapping[str, Any]) -> PendingRequest:
+    return PendingRequest(
+        id=entry["id"],
+        kind=entry["kind"],
+        accepted_at=entry["accepted_at"],
+        messages=tuple(entry.get("messages") or ()),
+        reason=entry.get("reason"),
+        run_id=entry.get("run_id"),
+        node=entry.get("node"),
+    )
+
+
+def _ended(request_id: str, said: Mapping[str, Any]) -> RequestOutcome:
+    return RequestOutcome(
+        request_id,
+        said["outcome"],
+        run_id=said.get("run_id"),
+        node=said.get("node") or None,
+        message_ids=tuple(said.get("message_ids") or ()),
+    )
+
+
+def stats_of(values: Any) -> Stats:
+    """Reads the counts in a thread's state; zeros for a thread without midstream."""
+    said = (values.get("preemption") or {}).get("stats") if isinstance(values, Mapping) else None
+    known = said or {}
+    return Stats(**{name: int(known.get(name, 0)) for name in ("seals", "restarts", "empty_boundaries")})

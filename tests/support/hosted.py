@@ -1,0 +1,182 @@
+"""The deployment that the host's side is tested against, and one name for both clients."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from langgraph_sdk import get_client, get_sync_client
+
+from midstream_client import Midstream, SyncMidstream
+
+GRAPHS = '''
+from pathlib import Path
+
+from langchain_core.tools import tool
+from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import tools_condition
+from langgraph.types import interrupt
+from pydantic import BaseModel
+
+from chat_models.scripted import ScriptedChatModel
+from midstream import MidstreamState, ModelNode, PreemptionTransformer, ToolNode
+
+
+class Choice(BaseModel):
+    choice: str
+
+
+@tool
+def add(a: int, b: int) -> str:
+    """Adds two numbers."""
+    return str(a + b)
+
+
+@tool
+def send_email(to: str, body: str) -> str:
+    """Sends an email."""
+    with Path("outbox.txt").open("a") as outbox:
+        outbox.write(f"{to}: {body}\\n")
+    return f"sent to {to}"
+
+
+@tool
+def ask_user(question: str) -> str:
+    """Asks the person."""
+    return str(interrupt({"question": question}, response_schema=Choice))
+
+
+browse = {
+    "name": "browse",
+    "description": "Opens a page in the person's browser.",
+    "input_schema": {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
+}
+
+
+def agent(words: int, interval_ms: float, mode: str = "batched"):
+    tools = [add, send_email, ask_user]
+    model = ScriptedChatModel(words=words, interval_ms=interval_ms)
+    node = ToolNode(
+        tools,
+        interrupting_tools=["ask_user"],
+        interrupt_on={"send_email": True},
+        interrupt_mode=mode,
+        host_tools=[browse],
+    )
+    builder = StateGraph(MidstreamState)
+    builder.add_node("model", ModelNode(model, tools=tools))
+    builder.add_node("tools", node)
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", tools_condition)
+    builder.add_edge("tools", "model")
+    return builder.compile(transformers=[PreemptionTransformer])
+
+
+agent_graph = agent(40, 20)
+brief = agent(3, 5)
+long = agent(400, 25)
+per_call = agent(5, 5, "per_call")
+'''
+
+DEPLOYMENT: dict[str, Any] = {
+    "graphs.py": GRAPHS,
+    "langgraph.json": {
+        "dependencies": ["."],
+        "graphs": {
+            "agent": "./graphs.py:agent_graph",
+            "brief": "./graphs.py:brief",
+            "long": "./graphs.py:long",
+            "per_call": "./graphs.py:per_call",
+        },
+        "http": {"app": "midstream.server:app"},
+    },
+}
+
+
+def calls(*tool_calls: tuple[str, dict[str, Any]], then: str = "Done.") -> str:
+    """Returns what to say to the scripted model so that it calls these tools at once."""
+    made = [{"name": name, "args": args, "id": f"call_{n}"} for n, (name, args) in enumerate(tool_calls)]
+    return json.dumps({"turns": [{"say": "Let me.", "tool_calls": made}, {"say": then}]})
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+class Host:
+    """A host on either client: its calls are awaited, whichever it is.
+
+    `host.threads.create()` and `host.midstream.steer(...)` are what they are on the SDK and on ours; the sync
+    ones run in a thread.
+    """
+
+    def __init__(self, url: str, kind: str) -> None:
+        make: Any = {"async": (get_client, Midstream), "sync": (get_sync_client, SyncMidstream)}[kind]
+        self.client = make[0](url=url, api_key=None)
+        self.midstream = Awaited(make[1](self.client))
+        self.threads = Awaited(self.client.threads)
+        self.runs = Awaited(self.client.runs)
+
+    async def close(self) -> None:
+        closed = self.client.http.client.aclose if hasattr(self.client, "aclose") else self.client.close
+        await _awaited(closed())
+
+    async def thread(self) -> str:
+        return str((await self.threads.create())["thread_id"])
+
+    async def messages(self, thread_id: str) -> list[tuple[str, str]]:
+        state = await self.threads.get_state(thread_id)
+        return [(message["type"], _text(message["content"])) for message in state["values"]["messages"]]
+
+    async def is_over(self, thread_id: str) -> None:
+        """Waits until the thread has no run."""
+        async with asyncio.timeout(30):
+            while (await self.threads.get(thread_id))["status"] == "busy":
+                await asyncio.sleep(0.02)
+
+    async def events(self, thread_id: str, assistant_id: str, **what: Any) -> list[Any]:
+        return [event async for event in self.midstream.stream(thread_id, assistant_id, **what)]
+
+
+class Awaited:
+    """Any object with its calls made awaitable and its generators async."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            if inspect.iscoroutinefunction(method):
+                return method(*args, **options)
+            if name in ("stream", "join_stream"):
+                return _iterated(method(*args, **options))
+            return asyncio.to_thread(method, *args, **options)
+
+        return call
+
+
+async def _iterated(source: Any) -> AsyncIterator[Any]:
+    if isinstance(source, AsyncIterator):
+        async for item in source:
+            yield item
+        return
+    while (item := await asyncio.to_thread(next, source, None)) is not None:
+        yield item
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(str(block.get("text", "")) for block in content if isinstance(block, Mapping))
+
+
+__all__ = ["DEPLOYMENT", "Host", "Iterator", "calls", "said"]

@@ -1,0 +1,274 @@
+"""What a host sees of a run, also when the connection drops and when another worker takes the run over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+import respx
+
+from midstream_client.events import (
+    Custom,
+    Done,
+    Error,
+    Event,
+    Expired,
+    Halted,
+    Injected,
+    Interrupted,
+    Restarted,
+    Retried,
+    Sealed,
+    Started,
+    Token,
+    ToolCall,
+    ToolResult,
+    Waiting,
+)
+from support.fake_server import URL, sse
+from support.hosted import Host
+
+RUN = "01a2"
+STREAM = f"/threads/t/runs/{RUN}/stream"
+ABOUT = {"langgraph_node": "model"}
+
+
+@pytest.fixture(params=["async", "sync"])
+async def host(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
+    made = Host(URL, request.param)
+    yield made
+    await made.close()
+
+
+class Server:
+    """Streams what it was given, one answer for each connection, and then tells the state."""
+
+    def __init__(self, *streams: httpx.Response, states: Iterable[dict[str, Any]] = ()) -> None:
+        self.streams = list(streams)
+        self.states = [{"values": {}, "tasks": []}, *states]
+        self.status = "success"
+        self.requests: list[httpx.Request] = []
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        path = request.url.path
+        if path.endswith("/state"):
+            state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+            return httpx.Response(200, json=state)
+        if path.endswith("/stream"):
+            return self.streams.pop(0)
+        return httpx.Response(200, json={"run_id": RUN, "status": self.status})
+
+    async def events(self, host: Host, **what: Any) -> list[Event]:
+        with respx.mock(assert_all_called=False) as router:
+            router.route(url__startswith=URL).mock(side_effect=self.answer)
+            return await host.events("t", "agent", **(what or {"input": {"messages": []}}))
+
+
+class Dropping(httpx.AsyncByteStream, httpx.SyncByteStream):
+    """A body that breaks off."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._content
+        raise httpx.ReadError("the connection was lost")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._content
+        raise httpx.ReadError("the connection was lost")
+
+
+def token(text: str, name: str = "m1") -> tuple[str, Any]:
+    return "messages", [{"type": "AIMessageChunk", "id": name, "content": text}, ABOUT]
+
+
+def metadata(attempt: int) -> tuple[str, Any]:
+    return "metadata", {"run_id": RUN, "attempt": attempt}
+
+
+def preempted(event: str, **facts: Any) -> tuple[str, Any]:
+    return "custom", {"type": "preemption", "event": event, "node": "model", "request_ids": ["r"], **facts}
+
+
+def state(
+    *messages: dict[str, Any], interrupts: Iterable[dict[str, Any]] = (), **more: Any
+) -> dict[str, Any]:
+    tasks = [{"id": "t", "name": "tools", "interrupts": list(interrupts)}]
+    return {"values": {"messages": list(messages), **more}, "tasks": tasks}
+
+
+def ai(text: str, name: str = "m1") -> dict[str, Any]:
+    return {"type": "ai", "id": name, "content": text}
+
+
+async def test_everything_that_happens_has_an_event(host: Host) -> None:
+    call = {"id": "c1", "name": "add", "args": {"a": 1}}
+    result = {
+        "type": "tool",
+        "id": "t1",
+        "tool_call_id": "c1",
+        "name": "add",
+        "content": "2",
+        "status": "error",
+    }
+    server = Server(
+        sse(
+            [
+                metadata(1),
+                token("Half "),
+                preempted("waiting", reason="tool_call"),
+                preempted("sealed", message_id="m1"),
+                preempted("restarted", message_id="m2"),
+                preempted("injected", message_ids=["h"], outcome="sealed"),
+                preempted("expired"),
+                preempted("of a newer midstream"),
+                ("custom|sub:1", {"progress": 3}),
+                ("updates", {"model": {"messages": [{**ai("Calling", "m3"), "tool_calls": [call]}]}}),
+                ("messages|sub:1", [result, {"langgraph_node": "tools"}]),
+                ("updates", {"tools": {"messages": [result]}}),
+                preempted("halted", reason="enough", run_id=RUN),
+            ]
+        )
+    )
+
+    assert await server.events(host) == [
+        Started(RUN),
+        Token("Half ", "m1", "model"),
+        Waiting("tool_call", "model", ("r",)),
+        Sealed("m1", "model", ("r",)),
+        Restarted("m2", "model", ("r",)),
+        Injected(("h",), ("r",), "sealed", "model"),
+        Expired(("r",), "model"),
+        Custom(preempted("of a newer midstream")[1]),
+        Custom({"progress": 3}, ("sub:1",)),
+        ToolCall("c1", "add", {"a": 1}, "m3", "model"),
+        ToolResult("c1", "add", "2", "error", "tools", ("sub:1",)),
+        Halted("enough", RUN, "model", ("r",)),
+        Done(RUN, "success", "enough"),
+    ]
+
+
+async def test_a_dropped_connection_is_made_again_and_nothing_comes_twice(host: Host) -> None:
+    start = sse([metadata(1), token("one ")], location=STREAM)
+    dropped = httpx.Response(200, headers=start.headers, stream=Dropping(start.content))
+    rest = [("messages", [{"type": "AIMessageChunk", "id": "m1", "content": "two"}, ABOUT]), ("end", None)]
+    server = Server(dropped, sse(rest, location=STREAM), states=[state(ai("one two"))])
+
+    assert await server.events(host) == [
+        Started(RUN),
+        Token("one ", "m1", "model"),
+        Token("two", "m1", "model"),
+        Done(RUN, "success"),
+    ]
+    joined = [request for request in server.requests if request.url.path == STREAM]
+    assert [request.headers["last-event-id"] for request in joined] == ["2"]
+
+
+async def test_a_second_attempt_takes_back_what_the_first_did_not_commit(host: Host) -> None:
+    """The worker died in mid-answer: `m1` had been committed, `m2` had not."""
+    server = Server(
+        sse(
+            [
+                metadata(1),
+                token("Kept.", "m1"),
+                token("Lost in ", "m2"),
+                metadata(1),
+                metadata(2),
+                token("Said ", "m3"),
+                token("again.", "m3"),
+            ]
+        ),
+        states=[state(ai("Kept.")), state(ai("Kept."), ai("Said again.", "m3"))],
+    )
+
+    events = await server.events(host)
+
+    assert events == [
+        Started(RUN),
+        Token("Kept.", "m1", "model"),
+        Token("Lost in ", "m2", "model"),
+        Retried(RUN, 2, ("m2",)),
+        Token("Said ", "m3", "model"),
+        Token("again.", "m3", "model"),
+        Done(RUN, "success"),
+    ]
+
+
+async def test_words_that_the_stream_lost_are_read_from_the_thread(host: Host) -> None:
+    server = Server(sse([metadata(1), token("All's well ")]), states=[state(ai("All's well that ends."))])
+
+    assert (await server.events(host))[1:] == [
+        Token("All's well ", "m1", "model"),
+        Token("that ends.", "m1", "model"),
+        Done(RUN, "success"),
+    ]
+
+
+async def test_a_pause_is_read_from_the_thread_not_from_the_stream(host: Host) -> None:
+    """A stream that was joined late still shows what has been answered."""
+    asked = {"id": "new", "value": "go on?"}
+    server = Server(
+        sse([metadata(1), ("updates", {"__interrupt__": [{"id": "old", "value": "answered long ago"}]})]),
+        states=[state(interrupts=[asked])],
+    )
+    *_, interrupted, done = await server.events(host)
+
+    assert isinstance(interrupted, Interrupted)
+    assert [(each.id, each.value, each.kind) for each in interrupted.interrupts] == [
+        ("new", "go on?", "question")
+    ]
+    assert done == Done(RUN, "interrupted")
+
+
+async def test_a_failed_run_ends_in_an_error_and_is_done(host: Host) -> None:
+    server = Server(sse([metadata(1), ("error", {"error": "ValueError", "message": "no"})]))
+    server.status = "error"
+
+    assert await server.events(host) == [Started(RUN), Error(RUN, "ValueError", "no"), Done(RUN, "error")]
+
+
+async def test_a_whole_message_of_a_model_that_does_not_stream_is_one_token(host: Host) -> None:
+    blocks = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "All "}, "at once"]
+    message = {"type": "ai", "id": "m1", "content": blocks}
+    server = Server(sse([metadata(1), ("messages", [message, ABOUT]), ("messages", [message, ABOUT])]))
+
+    assert (await server.events(host))[1:-1] == [Token("All at once", "m1", "model")]
+
+
+async def test_a_run_is_joined_from_its_first_event(host: Host) -> None:
+    server = Server(sse([metadata(1), token("one")]))
+
+    assert await server.events(host, run_id=RUN) == [
+        Started(RUN),
+        Token("one", "m1", "model"),
+        Done(RUN, "success"),
+    ]
+    assert (server.requests[0].url.path, server.requests[0].headers["last-event-id"]) == (STREAM, "-1")
+
+
+async def test_a_new_run_is_asked_for_so_that_it_can_be_joined_again(host: Host) -> None:
+    server = Server(sse([metadata(1)]))
+    await server.events(host, input={"messages": []}, config={"tags": ["x"]}, metadata={"by": "ann"})
+
+    (started,) = [request for request in server.requests if request.method == "POST"]
+    body = json.loads(started.content)
+    assert {name: body[name] for name in body if name not in ("input", "assistant_id")} == {
+        "config": {"tags": ["x"]},
+        "metadata": {"by": "ann"},
+        "multitask_strategy": "reject",
+        "on_disconnect": "continue",
+        "stream_mode": ["messages-tuple", "custom", "updates"],
+        "stream_resumable": True,
+        "stream_subgraphs": True,
+    }
+
+
+async def test_a_run_that_the_server_refuses_raises_the_servers_error(host: Host) -> None:
+    server = Server(httpx.Response(409, json={"detail": "busy"}))
+    with pytest.raises(httpx.HTTPStatusError, match="busy"):
+        await server.events(host)
