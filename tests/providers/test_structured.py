@@ -29,13 +29,21 @@ def bound_in(structured: Runnable[Any, Any]) -> Any:
     return next(part for part in parts if hasattr(part, "bound"))
 
 
-@pytest.mark.parametrize("method", ["function_calling", "json_mode", "json_schema", "prompt_prefill"])
-def test_with_structured_output_is_recognised(method: str, api: FakeAPI) -> None:
-    kind = type(api).__name__
-    if method == "prompt_prefill" and kind != "Converse":
-        pytest.skip("one client's own")
-    if method == "json_mode" and kind in ("Messages", "Converse"):
-        pytest.skip("not a method of this client")
+METHODS = {
+    "chat": ["function_calling", "json_mode", "json_schema"],
+    "responses": ["function_calling", "json_mode", "json_schema"],
+    "anthropic": ["function_calling", "json_schema"],
+    "google": ["function_calling", "json_mode", "json_schema"],
+    "mistral": ["function_calling", "json_mode", "json_schema"],
+    "bedrock": ["function_calling", "json_schema", "prompt_prefill"],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), [(kind, method) for kind, methods in METHODS.items() for method in methods]
+)
+def test_with_structured_output_is_recognised(kind: str, method: str, apis: dict[str, Any]) -> None:
+    api = apis[kind]
     bound = bound_in(api.model().with_structured_output(Cat, method=method))
 
     seen: Any = sealable(bound, SealControl())
