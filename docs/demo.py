@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ SHOWN_TOKENS = 40
 
 STORY = "Write a long story about a lighthouse keeper named Jameson."
 STEER = "Actually, stop the story and tell me in one sentence what a cat is."
-SECOND_STORY = "Write a long story about a ship in a storm."
+QUESTION = "Explain in detail how a lighthouse works."
 REASON = "that is enough for a demo"
 
 FANCY = sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -54,29 +54,30 @@ def main() -> int:
 
 async def session(url: str) -> None:
     async with get_client(url=url, api_key=None) as client:
-        thread: str = (await client.threads.create())["thread_id"]
-
         say(f"\n{BOLD}1. Steer{PLAIN}   the person changes their mind in mid-sentence\n")
+        thread: str = (await client.threads.create())["thread_id"]
         screen = Screen()
         await answered(client, thread, STORY, screen, then=steer)
         await show_run(client, thread, screen)
         await show_thread(client, thread)
 
         say(f"\n{BOLD}2. Halt{PLAIN}    the person has read enough\n")
+        thread = (await client.threads.create())["thread_id"]
         screen = Screen()
-        await answered(client, thread, SECOND_STORY, screen, then=halt)
+        await answered(client, thread, QUESTION, screen, then=halt)
         await show_run(client, thread, screen)
+        await show_thread(client, thread)
 
 
 async def steer(client: LangGraphClient, thread: str, screen: Screen) -> None:
-    request = {"kind": "steer", "messages": [{"role": "user", "content": STEER}]}
-    await screen.typed(STEER)
-    await post(client, thread, request, screen)
+    async with screen.person(STEER):
+        request = {"kind": "steer", "messages": [{"role": "user", "content": STEER}]}
+        await post(client, thread, request, screen)
 
 
 async def halt(client: LangGraphClient, thread: str, screen: Screen) -> None:
-    await screen.typed(f"/halt {REASON}")
-    await post(client, thread, {"kind": "halt", "reason": REASON}, screen)
+    async with screen.person(f"/halt {REASON}"):
+        await post(client, thread, {"kind": "halt", "reason": REASON}, screen)
 
 
 async def post(client: LangGraphClient, thread: str, request: dict[str, Any], screen: Screen) -> None:
@@ -91,7 +92,8 @@ async def post(client: LangGraphClient, thread: str, request: dict[str, Any], sc
 
 async def answered(client: LangGraphClient, thread: str, text: str, screen: Screen, *, then: Any) -> None:
     """Streams a run to the screen, and interferes once after some tokens."""
-    await screen.typed(text)
+    async with screen.person(text):
+        pass
     interfering: asyncio.Task[None] | None = None
     async for event, data in run_events(client, thread, text):
         if event == "metadata":
@@ -104,8 +106,11 @@ async def answered(client: LangGraphClient, thread: str, text: str, screen: Scre
             raise SystemExit(f"the run failed: {data}")
         if interfering is None and screen.tokens >= SHOWN_TOKENS:
             interfering = asyncio.create_task(then(client, thread, screen))
-    if interfering is not None:
-        await interfering
+    if interfering is None:
+        raise SystemExit(
+            f"\nThe answer was over before its token {SHOWN_TOKENS}: try another MIDSTREAM_MODEL."
+        )
+    await interfering
     screen.line_end()
 
 
@@ -132,7 +137,8 @@ async def show_thread(client: LangGraphClient, thread: str) -> None:
     for message in state["values"]["messages"]:
         text = " ".join(text_of(message).split())
         short = text if len(text) <= 72 else f"{text[:46]} … {text[-22:]}"
-        say(f"{DIM}        {message['type']:<6}{PLAIN}{short}")
+        mark = f"  {YELLOW}[sealed]{PLAIN}" if "preemption" in message.get("response_metadata", {}) else ""
+        say(f"{DIM}        {message['type']:<6}{PLAIN}{short}{mark}")
 
 
 class Screen:
@@ -143,30 +149,27 @@ class Screen:
         self.run_ids: list[str] = []
         self.posted_at = 0.0
         self._speaker = ""
-        self._typing = asyncio.Lock()
-        self._waiting: list[str] = []
+        self._held: list[Callable[[], None]] | None = None
 
-    async def typed(self, text: str) -> None:
-        """Shows a person's line as it is typed; the answer that streams meanwhile waits for its end."""
-        async with self._typing:
-            self._turn(f"{GREEN}you     ")
-            for character in text:
-                print(character, end="", flush=True)
-                await asyncio.sleep(0.004 if FANCY else 0)
-            self.line_end()
-        for piece in self._waiting:
-            self._print(piece)
-        self._waiting.clear()
+    @contextlib.asynccontextmanager
+    async def person(self, text: str) -> AsyncIterator[None]:
+        """Shows a line as it is typed; what streams meanwhile, and in the block, is shown after it."""
+        self._held = []
+        self._turn(f"{GREEN}you     ")
+        for character in text:
+            print(character, end="", flush=True)
+            await asyncio.sleep(0.004 if FANCY else 0)
+        self.line_end()
+        yield
+        held, self._held = self._held, None
+        for show in held:
+            show()
 
     def token(self, message: dict[str, Any]) -> None:
         text = text_of(message)
-        if not text or message["type"] not in ("AIMessageChunk", "ai"):
-            return
-        self.tokens += 1
-        if self._typing.locked():
-            self._waiting.append(text)
-        else:
-            self._print(text)
+        if text and message["type"] in ("AIMessageChunk", "ai"):
+            self.tokens += 1
+            self._show(lambda: self._print(text))
 
     def preemption(self, event: Any) -> None:
         if not isinstance(event, dict) or event.get("type") != "preemption":
@@ -174,12 +177,18 @@ class Screen:
         name = event["event"]
         if name == "sealed":
             ms = (time.perf_counter() - self.posted_at) * 1000
-            self.note(f"sealed: the half answer is a turn of its own now ({ms:.0f} ms after the request)")
+            text = f"sealed: the half answer is a turn of its own now ({ms:.0f} ms after the request)"
         elif name == "injected":
-            self.note("injected: your message is in the conversation, and the same run goes on")
+            text = "injected: your message is in the conversation, and the same run goes on"
         else:
-            reason = f": {event['reason']}" if event.get("reason") else ""
-            self.note(f"{name}{reason}")
+            text = f"{name}: {event['reason']}" if event.get("reason") else name
+        self._show(lambda: self.note(text))
+
+    def _show(self, act: Callable[[], None]) -> None:
+        if self._held is None:
+            act()
+        else:
+            self._held.append(act)
 
     def note(self, text: str) -> None:
         self._turn(f"{YELLOW}        · ")

@@ -1,4 +1,4 @@
-"""The default agent: a model, its tools, and nothing that knows about steering but the two midstream names.
+"""The default agent: a model and its tools, that can be steered and halted while it streams.
 
 The environment variable `MIDSTREAM_MODEL` chooses the model; see `chat_models/choice.py`.
 """
@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from langchain_core.tools import tool
 from langgraph.graph import START, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.prebuilt import tools_condition
 
 from chat_models import calls_tools, chosen_model
-from midstream import MidstreamState, ModelNode, Preemption, PreemptionTransformer
+from midstream import MidstreamState, ModelNode, Preemption, PreemptionTransformer, ToolNode
 
 
 @tool

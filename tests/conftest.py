@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,11 +45,15 @@ def postgres_uri() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def local_model_url() -> str:
-    """The real local model behind llama.cpp's HTTP server, which ends with this process."""
+async def local_model_url(anyio_backend: str) -> AsyncIterator[str]:
+    """The real local model behind llama.cpp's HTTP server, which ends with this process.
+
+    Async, so that all tests from its first use on share one event loop: `ChatOpenAI` keeps one HTTP client
+    for each address, and that stays with the loop that it was first used in.
+    """
     from chat_models.local import started
 
-    return started()
+    yield started()  # noqa: PT022 -- a fixture that returns would let the loop go
 
 
 @pytest.fixture(scope="session")

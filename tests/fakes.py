@@ -61,6 +61,9 @@ class Call:
     messages: list[BaseMessage]
     options: dict[str, Any]
 
+    reader: object
+    """The task, or else the thread, that reads the answer."""
+
     produced: int = 0
     """How many chunks the provider has made."""
 
@@ -68,7 +71,7 @@ class Call:
     """Whether the script was played to its end."""
 
     closed: list[tuple[str, object]] = field(default_factory=list)
-    """Which generator was ended, and in which task or thread."""
+    """Which generator was ended, and by which task or thread."""
 
     @property
     def texts(self) -> list[str]:
@@ -95,7 +98,7 @@ class WholeChatModel(BaseChatModel):
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def _start(self, messages: list[BaseMessage], options: dict[str, Any]) -> tuple[Call, Answer]:
-        call = Call(list(messages), options)
+        call = Call(list(messages), options, _here())
         n = len(self.calls)
         self.calls.append(call)
         return call, self.answers[n] if n < len(self.answers) else ["Done."]
@@ -112,7 +115,7 @@ class WholeChatModel(BaseChatModel):
                 raise step
             else:
                 chunk = _chunk(step)
-                said = chunk if said is None else said + chunk  # type: ignore[assignment]
+                said = chunk if said is None else said + chunk
                 call.produced += 1
         call.ended = True
         assert said is not None
@@ -130,7 +133,7 @@ class SyncChatModel(WholeChatModel):
         try:
             yield from self._play(call, answer)
         finally:
-            call.closed.append(("outer", threading.current_thread()))
+            call.closed.append(("outer", _here()))
 
     def _play(self, call: Call, answer: Answer) -> Iterator[ChatGenerationChunk]:
         try:
@@ -148,7 +151,7 @@ class SyncChatModel(WholeChatModel):
                     yield ChatGenerationChunk(message=_chunk(step))
             call.ended = True
         finally:
-            call.closed.append(("inner", threading.current_thread()))
+            call.closed.append(("inner", _here()))
 
 
 class FakeChatModel(SyncChatModel):
@@ -172,7 +175,7 @@ class FakeChatModel(SyncChatModel):
             async for chunk in self._aplay(call, answer):
                 yield chunk
         finally:
-            call.closed.append(("outer", asyncio.current_task()))
+            call.closed.append(("outer", _here()))
 
     async def _aplay(self, call: Call, answer: Answer) -> AsyncIterator[ChatGenerationChunk]:
         try:
@@ -194,7 +197,14 @@ class FakeChatModel(SyncChatModel):
                     yield ChatGenerationChunk(message=_chunk(step))
             call.ended = True
         finally:
-            call.closed.append(("inner", asyncio.current_task()))
+            call.closed.append(("inner", _here()))
+
+
+def _here() -> object:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return threading.current_thread()
 
 
 def _chunk(step: Any) -> AIMessageChunk:

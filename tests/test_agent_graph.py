@@ -94,7 +94,7 @@ def test_a_choice_that_cannot_be_had_says_why(
     ("choice", "module", "remedy"),
     [
         ("openai:gpt-5", "langchain.chat_models", "pip install langchain"),
-        ("local", "langchain_openai", "pip install 'langgraph-midstream[local]'"),
+        ("local", "langchain_openai", "pip install langchain-openai"),
     ],
 )
 def test_a_missing_package_says_how_to_install_it(

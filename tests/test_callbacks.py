@@ -127,10 +127,11 @@ async def test_usage_that_the_provider_has_sent_stays_and_the_rest_is_marked_as_
     saver, config = InMemorySaver(), thread()
     ledger = ledger_of(saver, config)
     first = AIMessageChunk(
-        content="Once upon a time there was a cat, and it was",
+        content="",
         usage_metadata={"input_tokens": 100, "output_tokens": 1, "total_tokens": 101},
     )
-    model = FakeChatModel(answers=[[first, lambda: ledger.aappend(halt("Stop.")), SILENCE]])
+    text = "Once upon a time there was a cat, and it was"
+    model = FakeChatModel(answers=[[first, text, lambda: ledger.aappend(halt("Stop.")), SILENCE]])
 
     state = await agent(model, saver=saver).ainvoke(ASKED, config)
 
@@ -179,6 +180,7 @@ async def test_a_call_is_traced_the_same_with_and_without_preemption(options: Pr
     await graph.ainvoke(ASKED, {**config, "callbacks": [tracer]})
 
     (run,) = tracer.ended
+    assert run.serialized is not None
     assert (run.name, run.error, run.serialized["id"]) == ("FakeChatModel", None, ["fakes", "FakeChatModel"])
     assert run.extra["metadata"]["ls_model_name"] == "fake-1"
     assert run.extra["metadata"]["ls_provider"] == "fakechatmodel"

@@ -96,7 +96,7 @@ async def test_500_texts_to_answers_that_end_at_random_moments(hosted_url: str) 
             how[sent.how] += 1
             # From far within an answer to well after it.
             await asyncio.sleep(random.random() * 0.25)
-        while (await client.threads.get(thread_id))["status"] == "busy":  # noqa: ASYNC110 (another process)
+        while (await client.threads.get(thread_id))["status"] == "busy":
             await asyncio.sleep(0.05)
 
         values: Any = (await client.threads.get_state(thread_id))["values"]

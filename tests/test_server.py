@@ -81,7 +81,7 @@ async def busy(client: LangGraphClient, server: DevServer, thread_id: str) -> Bu
     state = {"wait_for": str(server.folder / gate)}
     started = await client.runs.create(thread_id, "waiting", input=state)
     async with asyncio.timeout(WITHIN_SECONDS):
-        while (await client.runs.get(thread_id, started["run_id"]))["status"] != "running":  # noqa: ASYNC110
+        while (await client.runs.get(thread_id, started["run_id"]))["status"] != "running":
             await asyncio.sleep(0.01)
     return Busy(client, server, thread_id, started["run_id"], gate)
 

@@ -1,5 +1,9 @@
 """Steer, halt and gate agents that run on the LangGraph server."""
 
+from midstream import _versions
+
+_versions.check_host_versions()
+
 from midstream.errors import ConfigurationError, LedgerFullError, MidstreamError, NotPendingError
 from midstream.events import PreemptionTransformer
 from midstream.gate import SealGate
@@ -9,7 +13,7 @@ from midstream.model_node import ModelNode
 from midstream.options import Preemption
 from midstream.routing import after_turn
 from midstream.seal import SealControl, sealable
-from midstream.state import MidstreamState
+from midstream.state import DeltaMidstreamState, MidstreamState
 from midstream.tool_node import ToolNode
 
 __all__ = [
@@ -17,6 +21,7 @@ __all__ = [
     "BoundaryInput",
     "BoundaryOutput",
     "ConfigurationError",
+    "DeltaMidstreamState",
     "Ledger",
     "LedgerFullError",
     "MidstreamError",

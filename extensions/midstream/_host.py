@@ -5,12 +5,42 @@ Each says the version that it was read from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.channels import binop
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import EmptyChannelError
+from langgraph.graph import message
+
+from midstream._versions import lacks
+
+
+def _private(module: ModuleType, name: str) -> Any:
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise lacks("langgraph", f"{module.__name__}.{name}") from None
+
+
+messages_delta_reducer: Callable[[Any, Any], Any] = _private(message, "_messages_delta_reducer")
+"""The host's own reducer for messages in a `DeltaChannel`, by which it knows that a channel holds messages.
+
+Read from langgraph 1.2.24, `langgraph.pregel._messages.ensure_message_ids`.
+"""
+
+
+_get_overwrite: Callable[[Any], tuple[bool, Any]] = _private(binop, "_get_overwrite")
+
+
+def is_overwrite(value: Any) -> bool:
+    """Tells whether a write sets a channel's value instead of being reduced into it.
+
+    Read from langgraph 1.2.24, `langgraph.channels.binop._get_overwrite`.
+    """
+    return _get_overwrite(value)[0]
 
 
 def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
@@ -71,7 +101,10 @@ async def server_saver() -> BaseCheckpointSaver[Any]:
     # Read from langgraph-api 0.11.1 and 0.16.7, where path and meaning are the same. Imported here and not
     # above, because the server loads our app while it is itself being imported, and because its modules
     # want the server's environment, which a test of the middleware alone does not have.
-    from langgraph_api._checkpointer import get_checkpointer
+    try:
+        from langgraph_api._checkpointer import get_checkpointer
+    except ImportError as error:
+        raise lacks("langgraph-api", "langgraph_api._checkpointer.get_checkpointer") from error
 
     saver: BaseCheckpointSaver[Any] = await get_checkpointer()
     return saver

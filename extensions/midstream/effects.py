@@ -21,6 +21,9 @@ class ReadLedger:
 class ReadSaved:
     """Asks for the handled requests in the state as it is in storage, by id."""
 
+    with_branches: bool = False
+    """Whether those count too that are only in the newest checkpoints of other branches of the thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class WriteMarks:

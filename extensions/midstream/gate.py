@@ -88,7 +88,7 @@ def is_blank(text: str | None) -> bool:
 def _kind_of(block: Mapping[str, Any]) -> _Kind:
     name = block.get("type")
     if not name:
-        return "text"
+        return "text" if "text" in block or block.keys() <= {"index", "id"} else "other"
     if name == "non_standard":
         kind = _kind_of(unwrapped(block)) if isinstance(block.get("value"), Mapping) else "other"
         return "other" if kind == "text" else kind
@@ -175,6 +175,8 @@ class SealGate:
                 self._has_reasoning = True
             if hidden := _hidden_blocks(extra):
                 self._push_blocks(hidden)
+            if any(extra[key] for key in extra.keys() - {"reasoning_content", "reasoning"}):
+                self._has_other = True
 
     def _push_blocks(self, blocks: Iterable[str | dict[Any, Any]]) -> None:
         for block in blocks:
@@ -182,7 +184,7 @@ class SealGate:
                 if not self._has_text and not is_blank(block):
                     self._has_text = True
                 continue
-            kind = _kind_of(block)
+            kind = own = _kind_of(block)
             begun = None
             if (index := block.get("index")) is not None:
                 begun = self._begun.get(index)
@@ -195,6 +197,9 @@ class SealGate:
             if kind == "text":
                 if not self._has_text and not is_blank(block.get("text")):
                     self._has_text = True
+                if own == "call":
+                    self._has_other = True
+                    self._push_call(own, block, None)
             elif kind == "reasoning":
                 self._has_reasoning = True
             elif kind == "client":
@@ -291,6 +296,9 @@ def _unanswered(blocks: list[dict[str, Any]], kinds: list[_Kind]) -> bool:
     answered: set[str | None] = set()
     nameless = 0
     for block, kind in zip(blocks, kinds, strict=True):
+        # Google's v1 content gives a text and the code after it one index, so that core merges them.
+        if kind == "text" and "name" in block and "args" in block:
+            kind = "call"
         if kind not in ("call", "result", "whole"):
             continue
         name = _name_of(kind, block)

@@ -141,7 +141,7 @@ def _call_ids(message: AIMessage) -> Iterator[str]:
 def _not_run(message: AIMessage, call: ToolCall, broken: Mapping[str, InvalidToolCall]) -> ToolMessage:
     said: str | list[Any] = CANCELLED
     if (invalid := broken.get(str(call["id"]))) is not None:
-        said = f"This call was not run, because its arguments are not valid JSON: {invalid['args']}"
+        said = f"This call was not run, because its arguments could not be read: {invalid['args']}"
     if isinstance(message.content, list) and any(
         isinstance(block, dict)
         and unwrapped(block).get("type") == "custom_tool_call"

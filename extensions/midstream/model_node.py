@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
-from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 
@@ -40,6 +41,10 @@ from midstream.visit import Place, Update, Visit
 from midstream.watch import awatching, watching
 
 logger = logging.getLogger("midstream")
+
+RECENT_CHECKPOINTS = 8
+"""How many checkpoints of a thread are looked at for what its last run has handled: a run that forks from an
+older one has saved some of its own before its model is entered."""
 
 Model: TypeAlias = Runnable[Any, Any]
 ModelFactory: TypeAlias = Callable[[Any, Runtime[Any]], Model | Awaitable[Model]]
@@ -82,33 +87,26 @@ class ModelNode(Runnable[Any, Any]):
             )
         self._tools = list(tools)
         self._model = self._with_tools(model) if isinstance(model, Runnable) else model
+        # Of a model that is chosen later nothing is known: it is taken to call tools.
+        self._has_tools = _binds_tools(self._model) if isinstance(self._model, Runnable) else True
         self._prompt = prompt
         self._options = preemption if preemption is not None else Preemption()
         self._messages_key = messages_key
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002 (the base's name)
         """Runs the node on a graph's state; returns its update."""
-        entry = _Entry(self, input, config if config is not None else get_config())
-        model = self._choose(input, entry.runtime)
-        if inspect.isawaitable(model):
-            if inspect.iscoroutine(model):
-                model.close()
-            raise ConfigurationError(
-                "model is an async callable, so the graph must be run by ainvoke or astream"
-            )
-        return entry.run(model)
+        return _Entry(self, input, config if config is not None else get_config()).run()
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002
         """Same as `invoke`, but awaited."""
-        entry = _Entry(self, input, config if config is not None else get_config())
-        model = self._choose(input, entry.runtime)
-        if inspect.isawaitable(model):
-            model = self._with_tools(await model)
-        return await entry.arun(model)
+        return await _Entry(self, input, config if config is not None else get_config()).arun()
 
     def _with_tools(self, model: Model) -> Model:
         if not self._tools:
             return model
+        if isinstance(model, RunnableBindingBase):
+            # Its own `bind_tools` is that of the model inside, and would leave behind what was bound before.
+            return model.model_copy(update={"bound": self._with_tools(model.bound)})
         bind_tools = getattr(model, "bind_tools", None)
         if bind_tools is None:
             raise ConfigurationError(
@@ -121,12 +119,23 @@ class ModelNode(Runnable[Any, Any]):
             raise ConfigurationError(f"{type(model).__name__} does not support tools") from None
         return bound
 
-    def _choose(self, state: Any, runtime: Runtime[Any]) -> Model | Awaitable[Model]:
-        """Returns the model of this entry, with its tools; from an async callable, an awaitable of one."""
+    def _choose(self, state: Any, runtime: Runtime[Any]) -> Model:
+        """Returns the model of this call, with its tools."""
         if isinstance(self._model, Runnable):
             return self._model
         chosen = self._model(state, runtime)
-        return self._with_tools(chosen) if isinstance(chosen, Runnable) else chosen
+        if isinstance(chosen, Runnable):
+            return self._with_tools(chosen)
+        if inspect.iscoroutine(chosen):
+            chosen.close()
+        raise ConfigurationError("model is an async callable, so the graph must be run by ainvoke or astream")
+
+    async def _achoose(self, state: Any, runtime: Runtime[Any]) -> Model:
+        """Same as `_choose`, but awaited."""
+        if isinstance(self._model, Runnable):
+            return self._model
+        chosen = self._model(state, runtime)
+        return self._with_tools(chosen if isinstance(chosen, Runnable) else await chosen)
 
     def _request(self, state: Any, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Returns what the model is sent: the prompt, whole on every call, and the messages."""
@@ -138,6 +147,15 @@ class ModelNode(Runnable[Any, Any]):
         if isinstance(prompt, BaseMessage):
             return [prompt, *messages]
         return [*prompt, *messages]
+
+
+def _binds_tools(model: Any) -> bool:
+    """Tells whether tools are bound to a model, also behind retries, fallbacks and in a sequence."""
+    if isinstance(model, RunnableBindingBase):
+        return bool(model.kwargs.get("tools")) or _binds_tools(model.bound)
+    if isinstance(model, RunnableWithFallbacks):
+        return any(_binds_tools(each) for each in model.runnables)
+    return isinstance(model, RunnableSequence) and _binds_tools(model.last)
 
 
 class _Steps:
@@ -179,8 +197,9 @@ class _Entry:
             and not is_inside_tool()
         )
 
-    def run(self, model: Model) -> Update:
+    def run(self) -> Update:
         if not self._is_preemptible:
+            model = self._node._choose(self._state, self.runtime)
             return self._plain(model.invoke(self._request(), self._config))
         visit, ledger = self._start()
         steps = _Steps(visit.flow())
@@ -188,7 +207,7 @@ class _Entry:
         try:
             while (effect := steps.next(result)) is not None:
                 if isinstance(effect, CallModel):
-                    result = self._call(model, effect.call, ledger, visit)
+                    result = self._call(effect.call, ledger, visit)
                 elif isinstance(effect, AskHook):
                     result = effect.hook.call(effect.given, visit.options.hook_timeout)
                 else:
@@ -197,8 +216,9 @@ class _Entry:
             steps.flow.close()
         return cast("Update", steps.update)
 
-    async def arun(self, model: Model) -> Update:
+    async def arun(self) -> Update:
         if not self._is_preemptible:
+            model = await self._node._achoose(self._state, self.runtime)
             return self._plain(await model.ainvoke(self._request(), self._config))
         visit, ledger = self._start()
         steps = _Steps(visit.flow())
@@ -206,7 +226,7 @@ class _Entry:
         try:
             while (effect := steps.next(result)) is not None:
                 if isinstance(effect, CallModel):
-                    result = await self._acall(model, effect.call, ledger, visit)
+                    result = await self._acall(effect.call, ledger, visit)
                 elif isinstance(effect, AskHook):
                     result = await effect.hook.acall(effect.given, visit.options.hook_timeout)
                 else:
@@ -242,7 +262,7 @@ class _Entry:
                 run=run_of(self.runtime),
                 messages_key=node._messages_key,
                 steps_left=steps_left(self._config),
-                has_tools=bool(node._tools),
+                has_tools=node._has_tools,
                 sent=sent,
             ),
             options=node._options,
@@ -266,13 +286,15 @@ class _Entry:
             )
         return answer
 
-    def _call(self, model: Model, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
+    def _call(self, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
+        model = self._node._choose(self._state, self.runtime)
         interval = visit.options.poll_interval
         with watching(visit.run, ledger, str(self._thread_id), call, interval):
             answer = sealable(model, call, self._config).invoke(self._request(), self._config)
         return self._checked(answer)
 
-    async def _acall(self, model: Model, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
+    async def _acall(self, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
+        model = await self._node._achoose(self._state, self.runtime)
         interval = visit.options.poll_interval
         call.call_later = asyncio.get_running_loop().call_later
         try:
@@ -287,9 +309,10 @@ class _Entry:
             match effect:
                 case ReadLedger():
                     return ledger.view()
-                case ReadSaved():
+                case ReadSaved(with_branches):
                     saver = cast("BaseCheckpointSaver[Any]", self._saver)
-                    return _handled_in(saver.get(self._saved()))
+                    limit = RECENT_CHECKPOINTS if with_branches else 1
+                    return _handled_in(list(saver.list(self._saved(), limit=limit)))
                 case WriteMarks(marks):
                     return ledger.mark(marks)
                 case Rotate(view):
@@ -304,9 +327,10 @@ class _Entry:
             match effect:
                 case ReadLedger():
                     return await ledger.aview()
-                case ReadSaved():
+                case ReadSaved(with_branches):
                     saver = cast("BaseCheckpointSaver[Any]", self._saver)
-                    return _handled_in(await saver.aget(self._saved()))
+                    limit = RECENT_CHECKPOINTS if with_branches else 1
+                    return _handled_in([each async for each in saver.alist(self._saved(), limit=limit)])
                 case WriteMarks(marks):
                     return await ledger.amark(marks)
                 case Rotate(view):
@@ -320,8 +344,11 @@ class _Entry:
         return {"configurable": {"thread_id": self._thread_id, "checkpoint_ns": self._namespace}}
 
 
-def _handled_in(checkpoint: Any) -> dict[str, Handled]:
-    return preemption_of(checkpoint["channel_values"] if checkpoint else None).get("handled", {})
+def _handled_in(found: Sequence[CheckpointTuple]) -> dict[str, Handled]:
+    handled: dict[str, Handled] = {}
+    for each in reversed(found):
+        handled |= preemption_of(each.checkpoint["channel_values"]).get("handled", {})
+    return handled
 
 
 def _missed(effect: Effect) -> Any:

@@ -89,11 +89,9 @@ def tidy_sealed(message: AIMessage) -> AIMessage:
         changes["response_metadata"] = {key: value for key, value in metadata.items() if key != "id"}
 
     hidden = message.additional_kwargs.get("reasoning")
-    if (
-        isinstance(hidden, dict)
-        and hidden.get("id")
-        and not own_ciphertexts([{"type": "reasoning", **hidden}])
-    ):
+    if isinstance(hidden, dict) and ("summary" in hidden or "encrypted_content" in hidden):
+        # The oldest format of `langchain-openai` has one place for all reasoning items: it cannot be told
+        # whether this is one, or two of which the ciphertexts were added to each other.
         extra = message.additional_kwargs
         changes["additional_kwargs"] = {key: value for key, value in extra.items() if key != "reasoning"}
 

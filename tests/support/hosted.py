@@ -134,7 +134,7 @@ class Host:
     async def is_over(self, thread_id: str) -> None:
         """Waits until the thread has no run."""
         async with asyncio.timeout(30):
-            while (await self.threads.get(thread_id))["status"] == "busy":  # noqa: ASYNC110 (another process)
+            while (await self.threads.get(thread_id))["status"] == "busy":
                 await asyncio.sleep(0.02)
 
     async def events(self, thread_id: str, assistant_id: str, **what: Any) -> list[Any]:

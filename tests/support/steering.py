@@ -19,7 +19,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from midstream import Ledger, MidstreamState, ModelNode, PreemptionTransformer
 from midstream.ledger import NAMESPACE
 
-ASKED = {"messages": [HumanMessage("Tell me a story.", id="h1")]}
+ASKED: Any = {"messages": [HumanMessage("Tell me a story.", id="h1")]}
 
 
 @tool

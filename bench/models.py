@@ -1,0 +1,130 @@
+"""Chat models that say what a benchmark needs, at the pace that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Literal, TypeAlias
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models.chat_models import agenerate_from_stream
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from pydantic import PrivateAttr
+
+Content = Literal["text", "blocks"]
+
+Opening: TypeAlias = Callable[[], Awaitable[object]]
+
+
+def _content(kind: Content) -> Any:
+    return "word " if kind == "text" else [{"type": "text", "text": "word ", "index": 0}]
+
+
+class ReadyModel(BaseChatModel):
+    """Streams chunks that were made in advance, without any delay: all that is timed is what reads them."""
+
+    size: int
+    content: Content = "text"
+
+    calls_tool: bool = False
+    """Whether the answer begins with a tool call, after which it cannot be sealed."""
+
+    breath: int = 0
+    """After how many chunks the event loop gets a turn; 0: never, the strictest way to count."""
+
+    opening: Opening | None = None
+    """Awaited after `opens_after` chunks."""
+
+    opens_after: int = 1
+
+    _chunks: list[ChatGenerationChunk] = PrivateAttr(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "ready"
+
+    def refill(self) -> None:
+        """Makes the chunks of the next answer; core writes into them, so they serve once."""
+        first = ChatGenerationChunk(message=AIMessageChunk(content=_content(self.content)))
+        # Copies are made ten times as fast; what they share is not written into.
+        self._chunks[:] = [
+            first.model_copy(update={"message": first.message.model_copy()}) for _ in range(self.size)
+        ]
+        if self.calls_tool:
+            call = tool_call_chunk(name="search", args="{}", id="call_1", index=0)
+            self._chunks[0] = ChatGenerationChunk(
+                message=AIMessageChunk(content=_content(self.content), tool_call_chunks=[call])
+            )
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],  # noqa: ARG002 (the base's signature)
+        stop: list[str] | None = None,  # noqa: ARG002
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002
+        **_: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        if not self.breath and self.opening is None:
+            for chunk in self._chunks:
+                yield chunk
+            return
+        for number, chunk in enumerate(self._chunks):
+            if self.breath and number % self.breath == 0:
+                await asyncio.sleep(0)
+            if number == self.opens_after and self.opening is not None:
+                await self.opening()
+            yield chunk
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002
+        **kwargs: Any,
+    ) -> ChatResult:
+        return await agenerate_from_stream(self._astream(messages, stop, None, **kwargs))
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        raise NotImplementedError("only streams, and only on an event loop")
+
+
+class PacedModel(BaseChatModel):
+    """Streams a word every `interval` seconds; after `silent_after` words it is silent and does not end."""
+
+    interval: float = 0.02
+    words: int = 1000
+    silent_after: int | None = None
+
+    @property
+    def _llm_type(self) -> str:
+        return "paced"
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],  # noqa: ARG002
+        stop: list[str] | None = None,  # noqa: ARG002
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002
+        **_: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        for number in range(self.words):
+            if number == self.silent_after:
+                await asyncio.Event().wait()
+            await asyncio.sleep(self.interval)
+            yield ChatGenerationChunk(message=AIMessageChunk(content=f"word{number} "))
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        raise NotImplementedError("only streams, and only on an event loop")

@@ -1,0 +1,200 @@
+"""Whatever comes in whatever order: each request ends once, and no word that was shown is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessageChunk, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+
+from fakes import CountingHandler, FakeChatModel
+from midstream import Ledger, MidstreamState, ModelNode, NotPendingError, Preemption
+
+MAX_SEALS = 3
+
+chunks = st.one_of(
+    st.sampled_from(["word ", " ", "\n", "", "more"]),
+    st.just(("reasoning", "hm")),
+)
+operations = st.one_of(
+    st.tuples(st.just("steer"), st.sampled_from([None, "a", "b"])),
+    st.tuples(st.just("halt"), st.sampled_from([None, "a", "b"])),
+    st.tuples(st.just("withdraw"), st.integers(0, 5)),
+    st.tuples(st.just("naps"), st.integers(1, 6)),
+)
+scripts = st.lists(st.one_of(chunks, operations), max_size=12)
+
+
+class Conversation:
+    """Two agents on one thread, a host that posts as the scripts say, and all that is seen of it."""
+
+    def __init__(self, script_a: list[Any], script_b: list[Any], restart: bool) -> None:
+        self.saver = InMemorySaver()
+        self.thread_id = str(uuid.uuid4())
+        self.ledger = Ledger(self.saver, self.thread_id)
+        self.handler = CountingHandler()
+        self.accepted: list[dict[str, Any]] = []
+        self.withdrawn: list[str] = []
+        self.streamed: dict[str, str] = defaultdict(str)
+        self.at_seal: dict[str, str] = {}
+        builder: Any = StateGraph(MidstreamState)
+        options = Preemption(max_seals=MAX_SEALS, restart_grace=0.0 if restart else None, poll_interval=0.01)
+        for name, script in (("a", script_a), ("b", script_b)):
+            model = FakeChatModel(answers=[[*map(self._step, script), "The end."]])
+            builder.add_node(name, ModelNode(model, preemption=options))
+            builder.add_edge(START, name)
+            builder.add_edge(name, END)
+        self.graph = builder.compile(checkpointer=self.saver)
+
+    @property
+    def config(self) -> RunnableConfig:
+        return {"configurable": {"thread_id": self.thread_id}, "callbacks": [self.handler]}
+
+    def _step(self, step: Any) -> Any:
+        if isinstance(step, str):
+            return step
+        if step[0] == "reasoning":
+            return AIMessageChunk(content="", additional_kwargs={"reasoning_content": step[1]})
+        return lambda: self._perform(*step)
+
+    async def _perform(self, what: str, which: Any) -> None:
+        if what == "naps":
+            for _ in range(which):
+                await asyncio.sleep(0)
+        elif what == "withdraw":
+            if which < len(self.accepted):
+                try:
+                    name = self.accepted[which]["id"]
+                    await self.ledger.aappend({"kind": "withdraw", "id": name})
+                    self.withdrawn.append(name)
+                except NotPendingError:
+                    return
+        else:
+            request = {"kind": what, "id": str(uuid.uuid4()), "node": which}
+            request |= (
+                {"messages": f"Steer {len(self.accepted)}"} if what == "steer" else {"reason": "Enough."}
+            )
+            await self.ledger.aappend(request)
+            self.accepted.append(request)
+
+    async def run(self, text: str) -> dict[str, Any]:
+        modes = ["messages", "custom"]
+        given = {"messages": [HumanMessage(text, id=text)]}
+        async for mode, event in self.graph.astream(given, self.config, stream_mode=modes):
+            if mode == "messages":
+                self.streamed[event[0].id] += event[0].text
+            elif event["event"] == "sealed":
+                self.at_seal[event["message_id"]] = self.streamed[event["message_id"]]
+        return dict((await self.graph.aget_state(self.config)).values)
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["no restarts", "restarts at once"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(script_a=scripts, script_b=scripts)
+def test_every_request_ends_once_and_every_word_that_was_shown_is_kept(
+    script_a: list[Any], script_b: list[Any], restart: bool
+) -> None:
+    async def story() -> None:
+        async with asyncio.timeout(30):
+            conversation = Conversation(script_a, script_b, restart)
+            first = await conversation.run("First.")
+            turn = first["preemption"]["turn"]
+            assert len(turn["seals"]) + len(turn["restarts"]) <= MAX_SEALS
+            # What is left over waits for the next runs: a halt lets only what came before it be said.
+            state = first
+            for n in range(len(conversation.accepted) + 1):
+                state = await conversation.run(f"Next {n}.")
+            await check(conversation, state)
+
+    asyncio.run(story())
+
+
+async def check(conversation: Conversation, state: dict[str, Any]) -> None:
+    handled = state["preemption"].get("handled", {})
+    view = await conversation.ledger.aview()
+    said = Counter(message.text for message in state["messages"] if message.type == "human")
+    by_id = {message.id: message for message in state["messages"]}
+
+    assert view.pending(handled) == []
+    for n, request in enumerate(conversation.accepted):
+        is_handled, is_withdrawn = request["id"] in handled, request["id"] in view.withdrawn
+        assert is_handled or is_withdrawn
+        # A withdrawal that came as the request was being applied is told by what was done.
+        if request["kind"] == "steer":
+            assert said[f"Steer {n}"] == int(is_handled)
+        if request["id"] not in conversation.withdrawn:
+            assert is_handled
+            assert not is_withdrawn
+
+    for message_id, text in conversation.at_seal.items():
+        assert by_id[message_id].text == text
+    assert len(conversation.at_seal) == state["preemption"]["stats"]["seals"]
+    assert conversation.handler.starts == len(conversation.handler.ends)
+    assert conversation.handler.errors == []
+
+
+async def test_a_run_that_is_cancelled_at_any_await_can_be_gone_on_with() -> None:
+    """A story with a seal, a boundary and two answers is cancelled at its n-th await, for every n."""
+    n, is_whole = 0, False
+    while not is_whole:
+        n += 1
+        assert n < 400
+        is_whole = await cancelled_at(n)
+    assert n > 20
+
+
+async def cancelled_at(n: int) -> bool:
+    """Cancels the story at its n-th await and goes on; returns whether it was over before that."""
+    saver, thread_id, handler = InMemorySaver(), str(uuid.uuid4()), CountingHandler()
+    ledger = Ledger(saver, thread_id)
+    request = {"kind": "steer", "id": str(uuid.uuid4()), "messages": "Shorter."}
+
+    async def post() -> None:
+        await ledger.aappend(request)
+
+    async def nap() -> None:
+        await asyncio.sleep(0)
+
+    model = FakeChatModel(answers=[["Once", post, *[nap, " upon"] * 20], [nap, "Fine."]])
+    builder: Any = StateGraph(MidstreamState)
+    builder.add_node("model", ModelNode(model, preemption=Preemption(poll_interval=0.01)))
+    builder.add_edge(START, "model")
+    graph = builder.compile(checkpointer=saver)
+    config: RunnableConfig = {"configurable": {"thread_id": thread_id}, "callbacks": [handler]}
+
+    run = asyncio.ensure_future(
+        graph.ainvoke({"messages": [HumanMessage("Tell.", id="h1")]}, config, durability="sync")
+    )
+    for _ in range(n):
+        if run.done():
+            break
+        await asyncio.sleep(0)
+    is_whole = not run.cancel()
+    try:
+        async with asyncio.timeout(10):
+            await run
+    except asyncio.CancelledError:
+        is_whole = False
+
+    model.answers = [["Fine."]] * (len(model.calls) + 10)
+    if not (await graph.aget_state(config)).values:
+        return is_whole  # the very first checkpoint was not written yet
+    async with asyncio.timeout(10):
+        state = await graph.ainvoke(None, config)
+        if state is None or state["messages"][-1].type != "ai":
+            state = await graph.ainvoke({"messages": [HumanMessage("And?", id="h2")]}, config)
+    texts = [message.text for message in state["messages"]]
+    was_posted = bool((await ledger.aview()).entries)
+    assert texts[0] == "Tell."
+    assert texts.count("Shorter.") == int(was_posted)
+    assert texts[-1] in ("Fine.", "Once" + " upon" * 20)
+    assert (await ledger.aview()).pending(state["preemption"].get("handled", {})) == []
+    return is_whole

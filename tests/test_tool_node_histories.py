@@ -1,0 +1,166 @@
+"""Random batches, answers and restarts: nothing happens twice, and the thread can always go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from langgraph.types import Command, Interrupt
+
+from midstream import ToolNode
+from support.tool_batches import (
+    BROWSER,
+    DURABILITIES,
+    Conversation,
+    Effects,
+    any_saver,
+    good_answer,
+    graph_of,
+    message,
+    tools_of,
+)
+
+EXAMPLES = int(os.environ.get("MIDSTREAM_HISTORIES", "20"))
+"""How many histories of each colour."""
+
+KINDS = ("ask", "pick", "send", "delete", "note", "browse", "research", "unknown")
+ARGUMENT = {"ask": "topic", "pick": "topic", "send": "to", "delete": "path", "note": "text", "browse": "url"}
+
+
+def call(kind: str, index: int) -> tuple[str, dict[str, Any]]:
+    return kind, {ARGUMENT.get(kind, "topic"): f"n{index}"}
+
+
+batches = st.lists(st.sampled_from(KINDS), min_size=1, max_size=6).map(
+    lambda kinds: [call(kind, index) for index, kind in enumerate(kinds)]
+)
+
+rules = st.fixed_dictionaries(
+    {
+        "interrupt_mode": st.sampled_from(["batched", "per_call"]),
+        "interrupt_on": st.sampled_from(
+            [
+                {"delete": True},
+                {"delete": True, "ask": True, "browse": {"allowed_decisions": ["approve", "reject"]}},
+                {"delete": {"allowed_decisions": ["approve", "edit"], "when": lambda _: True}, "send": True},
+            ]
+        ),
+    }
+)
+
+NONSENSE: list[Any] = [None, "yes", 7, [], {}, {"type": "zap"}, {"decisions": []}, {"colour": "green"}]
+
+
+def is_free(value: Any) -> bool:
+    """Whether anything at all is an answer to this."""
+    return isinstance(value, dict) and "ask" in value
+
+
+def decision(data: st.DataObject, allowed: list[str]) -> dict[str, Any]:
+    """A valid decision; the edits keep the call as it is."""
+    kind = data.draw(st.sampled_from([one for one in allowed if one != "edit"]))
+    return {"type": kind, "message": "because"} if kind == "respond" else {"type": kind}
+
+
+def answer(data: st.DataObject, value: Any) -> Any:
+    """A valid answer, of any kind that is allowed."""
+    if "action_requests" in value:
+        return {"decisions": [decision(data, each["allowed_decisions"]) for each in value["review_configs"]]}
+    return good_answer(value)
+
+
+class Story:
+    """One thread from the model's message to the last result."""
+
+    def __init__(self, data: st.DataObject, folder: Path, *, asynchronous: bool) -> None:
+        self.data = data
+        self.folder = folder
+        self.effects = Effects(folder / "effects")
+        self.calls = data.draw(batches, label="calls")
+        self.rules: dict[str, Any] = data.draw(rules, label="rules")
+        durability = data.draw(st.sampled_from(DURABILITIES), label="durability")
+        self.talk = Conversation(graph_of(self.node(), None), asynchronous, durability)
+        self.answered: dict[str, Any] = {}
+
+    def node(self) -> ToolNode:
+        tools = tools_of(self.effects)
+        return ToolNode(
+            tools, interrupting_tools=["ask", "pick", "research"], host_tools=[BROWSER], **self.rules
+        )
+
+    async def tell(self) -> None:
+        steps: list[Any] = [message(*self.calls)]
+        while steps:
+            async with any_saver("sqlite", self.folder, str, asynchronous=self.talk.asynchronous) as saver:
+                # As a new process would find it.
+                self.talk.graph = graph_of(self.node(), saver)
+                same_process = self.data.draw(st.integers(1, 4), label="steps until a restart")
+                for _ in range(same_process):
+                    await self.talk.say(steps.pop())
+                    self.check()
+                    if not self.talk.pauses:
+                        break
+                    steps.append(self.next_step())
+        self.check_end()
+
+    def next_step(self) -> Any:
+        pauses = self.talk.pauses
+        few = len(self.answered) > 12  # then it comes to an end
+        chosen = pauses if few else self.data.draw(subsets(pauses), label="asked")
+        answers = {pause.id: self.one_answer(pause, valid=few) for pause in chosen}
+        self.answered |= {f"{len(self.answered)} {key}": key for key in answers}
+
+        how = (
+            "by id" if few else self.data.draw(st.sampled_from(["by id", "bare", "with a stale id", "go on"]))
+        )
+        event(how)
+        if how == "bare" and len(pauses) == 1 and (bare := next(iter(answers.values()))) is not None:
+            return Command(resume=bare)
+        if how == "with a stale id":
+            old = [key for key in self.answered.values() if key not in {pause.id for pause in pauses}]
+            return Command(resume={**dict.fromkeys(old, "stale"), **answers})
+        return None if how == "go on" else Command(resume=answers)
+
+    def one_answer(self, pause: Interrupt, *, valid: bool) -> Any:
+        if not valid and not is_free(pause.value) and self.data.draw(st.booleans(), label="nonsense"):
+            return self.data.draw(st.sampled_from(NONSENSE))
+        return answer(self.data, pause.value)
+
+    def check(self) -> None:
+        counts = self.effects.counts()
+        works = counts.pop("research work", 0)
+        assert works <= sum(kind == "research" for kind, _ in self.calls)
+        assert not [line for line, count in counts.items() if count > 1], counts
+        ids = [pause.id for pause in self.talk.pauses]
+        assert len(ids) == len(set(ids))
+
+    def check_end(self) -> None:
+        results = self.talk.results
+        assert [one.tool_call_id for one in results] == [f"call_{i}" for i in range(len(self.calls))]
+        done = self.effects.counts()
+        for (kind, arguments), result in zip(self.calls, results, strict=True):
+            line = f"{kind} {next(iter(arguments.values()))}"
+            if kind in ("browse", "unknown"):
+                continue
+            skipped = "lc_source" in result.additional_kwargs
+            assert done.get(line, 0) == (0 if skipped else 1), (line, result)
+
+
+def subsets(pauses: list[Interrupt]) -> st.SearchStrategy[list[Interrupt]]:
+    return st.lists(st.sampled_from(pauses), min_size=1, unique_by=lambda pause: pause.id)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_nothing_happens_twice_and_the_thread_can_always_go_on(
+    asynchronous: bool, data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(Story(data, Path(folder), asynchronous=asynchronous).tell())
