@@ -225,6 +225,24 @@ async def test_each_call_is_asked_about_by_itself_and_some_may_be_answered(host:
     assert results[1] == "bob knows"
 
 
+async def test_a_failed_run_hides_no_question(host: Host) -> None:
+    """The server's thread object shows none: the thread is in `error`, and waits all the same."""
+    thread_id = await host.thread()
+    await host.events(thread_id, "fragile", input=said("Hello"))
+    asked = await host.midstream.interrupts(thread_id)
+    failed = await host.midstream.resume(thread_id, "fragile", {asked[0].id: "bad"})
+    thread = await host.threads.get(thread_id)
+
+    assert (thread["status"], thread["interrupts"], failed.status) == ("error", {}, "error")
+    assert list(failed.open) == asked
+    assert (await host.midstream.send(thread_id, "fragile", "And now?")).how == "waiting"
+    assert await host.midstream.interrupts(thread_id) == asked
+
+    resumed = await host.midstream.resume(thread_id, "fragile", {asked[0].id: "red"})
+    assert (resumed.status, resumed.open) == ("success", ())
+    assert ("ai", "it is red") in await host.messages(thread_id)
+
+
 async def test_what_the_server_finds_wrong_is_open_again_with_the_reason(host: Host) -> None:
     """An answer past the client's own check: a stock client gave it."""
     thread_id = await host.thread()

@@ -75,6 +75,18 @@ def agent(words: int, interval_ms: float, mode: str = "batched"):
     return builder.compile(transformers=[PreemptionTransformer])
 
 
+def fragile_node(state: MidstreamState):
+    answer = interrupt("which?")
+    if answer == "bad":
+        raise ValueError("cannot stand that")
+    return {"messages": [("ai", f"it is {answer}")]}
+
+
+fragile_builder = StateGraph(MidstreamState)
+fragile_builder.add_node("node", fragile_node)
+fragile_builder.add_edge(START, "node")
+fragile = fragile_builder.compile()
+
 agent_graph = agent(40, 20)
 brief = agent(3, 5)
 long = agent(400, 25)
@@ -90,6 +102,7 @@ DEPLOYMENT: dict[str, Any] = {
             "brief": "./graphs.py:brief",
             "long": "./graphs.py:long",
             "per_call": "./graphs.py:per_call",
+            "fragile": "./graphs.py:fragile",
         },
         "http": {"app": "midstream.server:app"},
     },
