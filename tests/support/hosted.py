@@ -75,16 +75,23 @@ def agent(words: int, interval_ms: float, mode: str = "batched"):
     return builder.compile(transformers=[PreemptionTransformer])
 
 
-def fragile_node(state: MidstreamState):
-    answer = interrupt("which?")
+def typed_node(state: MidstreamState):
+    answer = interrupt("typed?", response_schema=Choice)
+    return {"messages": [("ai", f"typed {answer.choice}")]}
+
+
+def plain_node(state: MidstreamState):
+    answer = interrupt("plain?")
     if answer == "bad":
         raise ValueError("cannot stand that")
-    return {"messages": [("ai", f"it is {answer}")]}
+    return {"messages": [("ai", f"plain {answer}")]}
 
 
 fragile_builder = StateGraph(MidstreamState)
-fragile_builder.add_node("node", fragile_node)
-fragile_builder.add_edge(START, "node")
+fragile_builder.add_node("typed", typed_node)
+fragile_builder.add_node("plain", plain_node)
+fragile_builder.add_edge(START, "typed")
+fragile_builder.add_edge(START, "plain")
 fragile = fragile_builder.compile()
 
 agent_graph = agent(40, 20)
