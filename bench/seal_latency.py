@@ -293,7 +293,7 @@ async def main(options: argparse.Namespace) -> None:
                 [row(name, tries) for name, tries in found.items()],
             ),
             Table(
-                "Processor time from the last chunk to the merged answer, by the answer's length (model alone)",
+                "Processor time from the last chunk to the merged answer, by its length (model alone)",
                 ["chunks", "sealed, ms", "ended by itself, ms"],
                 [
                     [f"{size:,}", *(f"{median(ms):.2f}" for ms in ends.values())]

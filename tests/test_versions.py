@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from midstream import ConfigurationError
-from midstream import _host
+from midstream import ConfigurationError, _host
 from midstream._versions import FLOORS, SERVER, check_host_versions, unknown_server
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,0 +1,178 @@
+"""Many threads streaming at once: one server with midstream against one without.
+
+Both servers run side by side and are loaded in turns. Each thread streams an answer at a pace that the machine
+can keep up with, so what is compared is the server's own work: its processor time for each token, the gap
+between two tokens as a client sees it, and memory. With midstream each run also looks for new requests five
+times a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import httpx
+from langgraph_sdk.client import LangGraphClient
+
+from bench.measure import median, quantile
+from bench.report import Table, arguments, publish
+from bench.servers import WITH, WITHOUT, cpu_seconds, resident_mb, saying, scripted, server, streamed
+from bench.svg import lines
+from support.dev_server import DevServer
+
+INTERVAL_MS = 250
+WORDS = 40
+CROWDS = (1, 10, 50, 100, 250, 500)
+NAMES = {WITH: "with midstream", WITHOUT: "without"}
+CROWD_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Some threads that streamed at the same time."""
+
+    threads: int
+    tokens: int
+    cpu_ms_per_token: float
+    first_token_s: float
+    """Median over the threads, from the call to the first token."""
+
+    gap_p50_ms: float
+    gap_p99_ms: float
+    seconds: float
+    """From the first call to the last token."""
+
+    server_mb: float
+
+
+async def one(client: LangGraphClient, graph: str) -> list[float]:
+    thread_id = (await client.threads.create())["thread_id"]
+    began = time.perf_counter()
+    moments = [began]
+    async for kind, _ in streamed(client, thread_id, graph, saying("Many words follow", WORDS)):
+        if kind == "token":
+            moments.append(time.perf_counter())
+    return moments
+
+
+async def crowd(server: DevServer, client: LangGraphClient, graph: str, threads: int) -> Crowd:
+    before, began = cpu_seconds(server.pid), time.perf_counter()
+    async with asyncio.timeout(CROWD_SECONDS):
+        streams = await asyncio.gather(*(one(client, graph) for _ in range(threads)))
+    taken, used = time.perf_counter() - began, cpu_seconds(server.pid) - before
+    gaps = [b - a for moments in streams for a, b in zip(moments[1:], moments[2:], strict=False)]
+    tokens = sum(len(moments) - 1 for moments in streams)
+    return Crowd(
+        threads=threads,
+        tokens=tokens,
+        cpu_ms_per_token=used / tokens * 1e3,
+        first_token_s=median([moments[1] - moments[0] for moments in streams]),
+        gap_p50_ms=median(gaps) * 1e3,
+        gap_p99_ms=quantile(gaps, 0.99) * 1e3,
+        seconds=taken,
+        server_mb=resident_mb(server.pid),
+    )
+
+
+async def measured(crowds: Sequence[int], rounds: int, seed: int) -> dict[str, list[Crowd]]:
+    order = random.Random(seed)
+    found: dict[str, list[Crowd]] = {WITH: [], WITHOUT: []}
+    limits = httpx.Limits(max_connections=None)
+    async with AsyncExitStack() as stack:
+        servers: dict[str, tuple[DevServer, LangGraphClient]] = {}
+        for graph in found:
+            running = stack.enter_context(
+                server(midstream=graph == WITH, env=scripted(INTERVAL_MS), jobs=max(crowds))
+            )
+            client = await stack.enter_async_context(running.client())
+            # The SDK's own client would let only some of the streams through at a time.
+            client.http.client._transport = httpx.AsyncHTTPTransport(limits=limits)
+            servers[graph] = running, client
+            await crowd(running, client, graph, 2)
+        for threads in crowds:
+            for _ in range(rounds):
+                for graph in order.sample(sorted(servers), len(servers)):
+                    found[graph].append(await crowd(*servers[graph], graph, threads))
+            print(f"{threads} threads: done", flush=True)
+    return found
+
+
+def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
+    rows = []
+    for threads in crowds:
+        pair = {graph: [each for each in found[graph] if each.threads == threads] for graph in found}
+        ratios = [
+            ours.cpu_ms_per_token / theirs.cpu_ms_per_token
+            for ours, theirs in zip(pair[WITH], pair[WITHOUT], strict=True)
+        ]
+        for graph, seen in pair.items():
+
+            def typical(name: str, seen: list[Crowd] = seen) -> float:
+                return median([float(getattr(each, name)) for each in seen])
+
+            rows.append(
+                [
+                    str(threads),
+                    NAMES[graph],
+                    f"{typical('cpu_ms_per_token'):.3f}",
+                    f"{median(ratios):.2f}" if graph == WITH else "",
+                    f"{typical('first_token_s') * 1e3:.0f}",
+                    f"{typical('gap_p50_ms'):.0f}",
+                    f"{typical('gap_p99_ms'):.0f}",
+                    f"{typical('seconds'):.1f}",
+                    f"{typical('server_mb'):.0f}",
+                ]
+            )
+    return Table(
+        f"Threads at once, each {WORDS} words at {INTERVAL_MS} ms; medians",
+        [
+            "threads",
+            "server",
+            "cpu ms/token",
+            "ratio",
+            "first token ms",
+            "gap p50",
+            "gap p99",
+            "seconds",
+            "MB",
+        ],
+        rows,
+    )
+
+
+async def main(options: argparse.Namespace) -> None:
+    found = await measured(CROWDS, options.rounds, options.seed)
+
+    def drawn(graph: str, name: str) -> list[tuple[float, float]]:
+        return [
+            (threads, median([getattr(each, name) for each in found[graph] if each.threads == threads]))
+            for threads in CROWDS
+        ]
+
+    samples: dict[str, Any] = {NAMES[graph]: [asdict(each) for each in seen] for graph, seen in found.items()}
+    publish(
+        "many",
+        [table(found, CROWDS)],
+        options={"rounds": options.rounds, "seed": options.seed, "interval_ms": INTERVAL_MS, "words": WORDS},
+        samples=samples,
+        picture=lines(
+            "Threads streaming at once on one server",
+            "threads",
+            "milliseconds: the server's processor time for a token, and the 99th percentile of the gap between two",
+            [
+                (f"{what}, {NAMES[graph]}", drawn(graph, name))
+                for what, name in (("cpu", "cpu_ms_per_token"), ("gap p99", "gap_p99_ms"))
+                for graph in (WITH, WITHOUT)
+            ],
+        ),
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main(arguments(__doc__, rounds=3)))
