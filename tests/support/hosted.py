@@ -15,10 +15,12 @@ from midstream_client import Midstream, SyncMidstream
 GRAPHS = '''
 from pathlib import Path
 
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import tools_condition
 from langgraph.types import interrupt
+from langgraph_runtime_inmem.retry import RetryableException
 from pydantic import BaseModel
 
 from chat_models.scripted import ScriptedChatModel
@@ -94,6 +96,30 @@ fragile_builder.add_edge(START, "typed")
 fragile_builder.add_edge(START, "plain")
 fragile = fragile_builder.compile()
 
+class FlakyChatModel(ScriptedChatModel):
+    """Says its second answer half, once; then its worker is taken for lost, and another attempt is made."""
+
+    async def _astream(self, messages, stop=None, run_manager=None, **kwargs):
+        asked = messages[0].content
+        is_second = any(isinstance(message, ToolMessage) for message in messages)
+        told = 0
+        async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
+            yield chunk
+            told += 1
+            if told == 5 and is_second and asked not in FAILED:
+                FAILED.add(asked)
+                raise RetryableException("lost")
+
+
+FAILED = set()
+flaky_builder = StateGraph(MidstreamState)
+flaky_builder.add_node("model", ModelNode(FlakyChatModel(words=5, interval_ms=5), tools=[add]))
+flaky_builder.add_node("tools", ToolNode([add]))
+flaky_builder.add_edge(START, "model")
+flaky_builder.add_conditional_edges("model", tools_condition)
+flaky_builder.add_edge("tools", "model")
+flaky = flaky_builder.compile(transformers=[PreemptionTransformer])
+
 agent_graph = agent(40, 20)
 brief = agent(3, 5)
 long = agent(400, 25)
@@ -110,6 +136,7 @@ DEPLOYMENT: dict[str, Any] = {
             "long": "./graphs.py:long",
             "per_call": "./graphs.py:per_call",
             "fragile": "./graphs.py:fragile",
+            "flaky": "./graphs.py:flaky",
         },
         "http": {"app": "midstream.server:app"},
     },
