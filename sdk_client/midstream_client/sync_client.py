@@ -187,7 +187,7 @@ class SyncMidstream:
             resume: Starts a run with these answers, by interrupt id, checked as `resume` checks them.
             run_id: Joins this run, from the first event that the server has kept.
             protocol: `runs`; or `threads` or `websocket`, for the newer protocol of `client.threads.stream`,
-                which names no nodes and no attempts, and shows midstream's events only of graphs with the
+                which names no nodes, and shows midstream's events only of graphs with the
                 `PreemptionTransformer`; where the server does not have it, `runs` takes its place.
             config: For a new run.
             context: For a new run.
