@@ -74,8 +74,8 @@ def lacks(name: str, missing: str) -> ConfigurationError:
     """Returns the error for a host that lacks a private name, which a release may take away at any time."""
     read = {"langgraph": "1.2.24", "langgraph-api": " to ".join(SERVER)}[name]
     return ConfigurationError(
-        f"{name} {_installed().get(name, 'of unknown version')} has no {missing}, which midstream uses as in "
-        f"{name} {read}: install one of these, or a newer langgraph-midstream"
+        f"{name} {_installed().get(name, 'of unknown version')} has no {missing}, which midstream reads; it "
+        f"was written for {name} {read}: install one of these, or a newer langgraph-midstream"
     )
 
 
