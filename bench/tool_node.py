@@ -146,8 +146,8 @@ def report(samples: Mapping[str, Mapping[str, list[float]]], options: Mapping[st
         checks=checks,
         picture=bars(
             "Cost of a tool call",
-            "ratio of processor time to one batch of the stock node (grey = 1), median over rounds; whisker: 1st "
-            "to 99th percentile; red: promised",
+            "ratio of processor time to one batch of the stock node (grey = 1), median over rounds; whisker: "
+            "1st to 99th percentile; red: promised",
             drawn,
         ),
     )
