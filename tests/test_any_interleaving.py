@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 import uuid
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessageChunk, HumanMessage
@@ -30,8 +30,7 @@ class Rambler(FakeChatModel):
         roll: random.Random = self.dice
 
         async def pause() -> None:
-            for _ in range(roll.randrange(12)):
-                await asyncio.sleep(0)
+            await ticks(roll.randrange(12))
 
         thought = AIMessageChunk(content=[{"type": "thinking", "thinking": "hm", "index": 0}])
         answer: list[Any] = [pause]
@@ -44,8 +43,7 @@ class Rambler(FakeChatModel):
 
 async def host(ledger: Any, roll: random.Random, posted: dict[str, dict[str, Any]], back: set[str]) -> None:
     for _ in range(EACH):
-        for _ in range(roll.randrange(40)):
-            await asyncio.sleep(0)
+        await ticks(roll.randrange(40))
         name = str(uuid.uuid4())
         request = halt("Stop.", id=name) if roll.random() < 0.25 else steer(f"Steer {name}.", id=name)
         posted[name] = request
@@ -53,8 +51,7 @@ async def host(ledger: Any, roll: random.Random, posted: dict[str, dict[str, Any
         if roll.random() < 0.3:
             await ledger.aappend(request)  # an impatient host
         if roll.random() < 0.3:
-            for _ in range(roll.randrange(10)):
-                await asyncio.sleep(0)
+            await ticks(roll.randrange(10))
             try:
                 await ledger.aappend({"kind": "withdraw", "id": name})
                 back.add(name)
@@ -62,8 +59,14 @@ async def host(ledger: Any, roll: random.Random, posted: dict[str, dict[str, Any
                 pass
 
 
+async def ticks(n: int) -> None:
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("seed", range(20))
-async def test_every_request_ends_once_and_no_message_is_lost(seed: int) -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["runs end", "runs are cancelled"])
+async def test_every_request_ends_once_and_no_message_is_lost(seed: int, is_cancelled: bool) -> None:
     roll = random.Random(seed)
     saver, config = OpenLedgerSaver(), thread()
     ledger = ledger_of(saver, config)
@@ -92,7 +95,19 @@ async def test_every_request_ends_once_and_no_message_is_lost(seed: int) -> None
                 kept[:] = ids
 
     for n in range(RUNS):
-        await asyncio.wait_for(run(n), 20)
+        task = asyncio.create_task(run(n))
+        if is_cancelled:
+            await asyncio.wait(
+                [task, asyncio.create_task(ticks(roll.randrange(400)))], return_when="FIRST_COMPLETED"
+            )
+            task.cancel()
+        await asyncio.wait([task], timeout=20)
+        assert task.done()
+        if not task.cancelled():
+            task.result()
+        elif roll.random() < 0.7:
+            state = await graph.ainvoke(None, cast("Any", {**config, "recursion_limit": 200}))
+            kept[:] = [message.id for message in state["messages"]]
     await asyncio.gather(*hosts)
     for n in range(RUNS, RUNS + 12):  # halts that are left stop one run each
         if not await ledger.arequests():
@@ -107,6 +122,8 @@ async def test_every_request_ends_once_and_no_message_is_lost(seed: int) -> None
     assert len(steered) == len(set(steered))
     assert set(handled) | back == set(posted)
     assert set(steered) == steers & set(handled)
+    if is_cancelled:  # what was told and not saved is told again, and a resumed run has told nobody
+        return
     assert sorted(seen) == sorted(handled), "each is told exactly once"
     assert all(
         handled[name]["outcome"] in ("sealed", "tool_boundary", "turn_end", "entry") for name in handled
