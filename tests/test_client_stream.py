@@ -28,6 +28,7 @@ from midstream_client.events import (
     ToolResult,
     Waiting,
 )
+from support.cutting_proxy import cutting_proxy
 from support.fake_server import URL, sse
 from support.hosted import Host, said
 
@@ -305,3 +306,24 @@ async def test_a_servers_second_attempt_shows_nothing_twice(real_host: Host, pro
     assert kinds == [Started, ToolCall, ToolResult, Retried, Done]
     committed = [text for kind, text in await real_host.messages(thread_id) if kind == "ai"]
     assert committed == list(texts.values())
+
+
+@pytest.mark.parametrize("protocol", ["runs", "threads", "websocket"])
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_cut_connection_to_a_real_server_is_made_again(
+    hosted_url: str, kind: str, protocol: str
+) -> None:
+    """Cut twice in mid-answer: every word is shown, once, in its order."""
+    async with cutting_proxy(hosted_url) as proxy:
+        host = Host(proxy.url, kind)
+        thread_id = await host.thread()
+        words = []
+        async for event in host.midstream.stream(thread_id, "agent", input=said("Hello"), protocol=protocol):
+            if isinstance(event, Token):
+                words.append(event.text)
+                if len(words) in (8, 20):
+                    proxy.cut()
+        await host.close()
+
+    assert "".join(words) == "You said: Hello. " + " ".join(f"word{n}" for n in range(1, 41))
+    assert (proxy.cuts, len(words)) == (3, 43)

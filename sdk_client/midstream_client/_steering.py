@@ -151,7 +151,7 @@ def send(
     run: Mapping[str, Any],
     timeout: float | None,
 ) -> Flow[Sent]:
-    name = str(uuid.UUID(send_id)) if send_id is not None else str(uuid.uuid4())
+    name = SteerRequest.model_validate(_with_id({"messages": text}, send_id)).id
     attempt = 0
     watch = Watch(thread_id, timeout, (yield from _deadline(timeout)))
 

@@ -153,6 +153,7 @@ class Midstream:
             metadata: For a new run.
 
         Raises:
+            pydantic.ValidationError: The text is blank, or the id is no UUID; nothing was sent.
             NotSettledError: The time was over while a steer waited for a safe point; it stays on the thread.
             RequestRefusedError: The server did not take the text.
             NotInstalledError: The server does not run midstream.
