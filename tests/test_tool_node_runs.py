@@ -163,28 +163,32 @@ async def test_a_cancelled_run_leaves_nothing_running(limit: int | None, effects
 async def test_a_limit_of_concurrency_does_not_stop_the_node(
     limit: int, asynchronous: bool, effects: Effects
 ) -> None:
-    """LangGraph counts a node's tasks with the node that waits for them."""
-    calls = message(SEND, ASK, NOTE, ("send", {"to": "bob"}), ("send", {"to": "cid"}))
+    """LangGraph counts a node's tasks with the node that waits for them: two nodes would hold both places."""
+    calls = message(
+        SEND, ASK, NOTE, ("send", {"to": "bob"}), ("send", {"to": "cid"}), ("ask", {"topic": "b"})
+    )
 
-    def each(state: State) -> list[Send]:
-        return [Send("tools", [call]) for call in state["messages"][-1].tool_calls]  # type: ignore[union-attr]
+    def in_threes(state: State) -> list[Send]:
+        made: Any = state["messages"][-1]
+        return [Send("tools", made.tool_calls[:3]), Send("tools", made.tool_calls[3:])]
 
-    builder = StateGraph(State).add_node("tools", node_of(effects, durable="always"))
+    builder = StateGraph(State).add_node("tools", node_of(effects))
     builder.add_node("start", lambda state: {}).add_edge(START, "start")
-    graph = builder.add_conditional_edges("start", each, ["tools"]).compile(checkpointer=InMemorySaver())
+    graph = builder.add_conditional_edges("start", in_threes, ["tools"]).compile(checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "1"}, "max_concurrency": limit}
-    state: Any
 
-    with anyio.fail_after(20):
-        givens: list[Any] = [calls, Command(resume="yes")]
-        for given in givens:
+    async def say(given: Any) -> Any:
+        with anyio.fail_after(20):
             if asynchronous:
-                state = await graph.ainvoke(given, config)
-            else:
-                state = await anyio.to_thread.run_sync(partial(graph.invoke, given, config))
+                return await graph.ainvoke(given, config)
+            run = partial(graph.invoke, given, config)
+            return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
 
-    assert effects.counts() == once(["send ann", "ask a", "note n", "send bob", "send cid"])
-    assert sum(isinstance(one, ToolMessage) for one in state["messages"]) == 5
+    state = await say(calls)
+    state = await say(Command(resume={pause.id: "yes" for pause in state["__interrupt__"]}))
+
+    assert effects.counts() == once(["send ann", "ask a", "note n", "send bob", "send cid", "ask b"])
+    assert sum(isinstance(one, ToolMessage) for one in state["messages"]) == 6
 
 
 @colours

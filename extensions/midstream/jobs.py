@@ -8,14 +8,13 @@ by `invoke` may be resumed by `ainvoke`.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from typing import Any, cast
 
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.errors import ParentCommand
@@ -133,7 +132,7 @@ class Work:
         runtime = self._tool_runtime(call, config)
         try:
             with inside_tool():
-                return _identified(self._node._run_one(call, self._input_type, runtime))
+                return cast("Output", self._node._run_one(call, self._input_type, runtime))
         except ParentCommand as handoff:
             return _handed_over(handoff, config)
 
@@ -141,7 +140,7 @@ class Work:
         runtime = self._tool_runtime(call, config)
         try:
             with inside_tool():
-                return _identified(await self._node._arun_one(call, self._input_type, runtime))
+                return cast("Output", await self._node._arun_one(call, self._input_type, runtime))
         except ParentCommand as handoff:
             return _handed_over(handoff, config)
 
@@ -158,14 +157,6 @@ class Work:
             execution_info=runtime.execution_info,
             server_info=runtime.server_info,
         )
-
-
-def _identified(output: Any) -> Output:
-    """Gives a result its id before it is kept, so that it has the same one in every run that shows it."""
-    for message in output if isinstance(output, list) else (output,):
-        if isinstance(message, ToolMessage) and message.id is None:
-            message.id = str(uuid.uuid4())
-    return cast("Output", output)
 
 
 def _handed_over(handoff: ParentCommand, config: RunnableConfig) -> Command[Any]:

@@ -15,7 +15,6 @@ calls, and what those are depends on kept results alone.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -128,7 +127,7 @@ class ToolNode(LangGraphToolNode):
             for phase in batch.phases:
                 jobs = phase()
                 futures = [work.start(job) for job in jobs]
-                concurrent.futures.wait(futures)
+                # Each is waited for, before any of their errors is raised.
                 batch.take(jobs, [_result(future) for future in futures])
 
         return self._combined(batch, input_type)
