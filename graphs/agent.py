@@ -1,10 +1,12 @@
 """The default agent: a model and its tools, that can be steered and halted while it streams.
 
-The environment variable `MIDSTREAM_MODEL` chooses the model; see `chat_models/choice.py`.
+The environment variable `MIDSTREAM_MODEL` chooses the model; see `chat_models/choice.py`. `MIDSTREAM_STATE`
+is `plain` (the default) or `delta`: with it, the messages are a `DeltaChannel`.
 """
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 
 from langchain_core.tools import tool
@@ -12,7 +14,16 @@ from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import tools_condition
 
 from chat_models import calls_tools, chosen_model
-from midstream import MidstreamState, ModelNode, Preemption, PreemptionTransformer, ToolNode
+from midstream import (
+    DeltaMidstreamState,
+    MidstreamState,
+    ModelNode,
+    Preemption,
+    PreemptionTransformer,
+    ToolNode,
+)
+
+STATES = {"plain": MidstreamState, "delta": DeltaMidstreamState}
 
 
 @tool
@@ -23,7 +34,11 @@ def current_time() -> str:
 
 tools = [current_time] if calls_tools() else []
 
-builder = StateGraph(MidstreamState)
+state = os.environ.get("MIDSTREAM_STATE", "").strip() or "plain"
+if state not in STATES:
+    raise ValueError(f"MIDSTREAM_STATE is {state!r}, but must be one of {', '.join(STATES)}")
+
+builder = StateGraph(STATES[state])
 builder.add_node(
     "model",
     ModelNode(

@@ -49,6 +49,19 @@ async def test_agent_calls_its_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer.text == "That is the time."
 
 
+@pytest.mark.parametrize(("name", "kind"), [("", "BinaryOperatorAggregate"), ("delta", "MessagesDelta")])
+async def test_agent_keeps_its_messages_as_the_environment_says(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIDSTREAM_MODEL", "scripted")
+    monkeypatch.setenv("MIDSTREAM_STATE", name)
+    assert type(loaded_graph("agent").channels["messages"]).__name__ == kind
+
+    monkeypatch.setenv("MIDSTREAM_STATE", "deltoid")
+    with pytest.raises(ValueError, match="MIDSTREAM_STATE is 'deltoid', but must be one of plain, delta"):
+        loaded_graph("agent")
+
+
 def test_scripted_model_takes_its_pace_from_the_environment() -> None:
     environ = {
         "MIDSTREAM_MODEL": "scripted",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -18,8 +19,9 @@ from midstream_client import (
     Stats,
     ThreadPausedError,
     UnknownInterruptError,
+    UserMessage,
 )
-from midstream_client.events import Done, Halted, Injected, Interrupted, Started, Token
+from midstream_client.events import Done, Halted, Injected, Interrupted, Started, Token, ToolCall
 from midstream_client.protocol import MAX_PENDING
 from support.fake_server import URL, FakeServer
 from support.hosted import Host, calls, said
@@ -58,15 +60,28 @@ async def test_a_steer_waits_on_an_idle_thread_and_can_be_taken_back(host: Host)
     assert (await host.midstream.outcome(first)).outcome == "withdrawn"
 
 
-async def test_messages_keep_their_order_and_blocks(host: Host) -> None:
-    thread_id = await host.thread()
-    blocks = [{"type": "text", "text": "two"}]
-    await host.midstream.steer(
-        thread_id, [{"role": "user", "content": "one"}, {"role": "user", "content": blocks}]
-    )
+BLOCKS: list[dict[str, Any]] = [{"type": "text", "text": "two"}]
 
-    (pending,) = await host.midstream.pending_requests(thread_id)
-    assert [message["content"] for message in pending.messages] == ["one", blocks]
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        pytest.param(
+            [UserMessage(content="one"), {"role": "user", "content": BLOCKS}], id="models and dicts"
+        ),
+        pytest.param(({"role": "human", "content": "one"}, {"content": BLOCKS}), id="other words"),
+    ],
+)
+async def test_messages_keep_their_order_and_blocks(host: Host, messages: Any) -> None:
+    thread_id = await host.thread()
+    receipts = [await host.midstream.steer(thread_id, messages) for _ in range(2)]
+
+    assert len({uuid.UUID(receipt.id) for receipt in receipts}) == 2
+    for pending in await host.midstream.pending_requests(thread_id):
+        assert pending.messages == (
+            {"role": "user", "content": "one"},
+            {"role": "user", "content": BLOCKS},
+        )
 
 
 async def test_a_request_is_applied_by_the_next_run_and_its_outcome_names_run_and_message(host: Host) -> None:
@@ -106,16 +121,43 @@ async def test_a_run_that_was_not_halted_has_no_reason(host: Host) -> None:
     assert await host.midstream.stats(thread_id) == Stats(0, 0, 0)
 
 
-async def test_a_stream_starts_says_every_token_once_and_is_done(host: Host) -> None:
+@pytest.mark.parametrize("protocol", ["runs", "threads", "websocket"])
+async def test_a_stream_starts_says_every_token_once_and_is_done(host: Host, protocol: str) -> None:
     thread_id = await host.thread()
 
-    events = await host.events(thread_id, "brief", input=said("Hello"))
+    for word in ("Hello", "Again"):
+        events = await host.events(thread_id, "brief", input=said(word), protocol=protocol)
 
-    tokens = [event for event in events if isinstance(event, Token)]
-    assert "".join(token.text for token in tokens) == "You said: Hello. word1 word2 word3"
-    assert {token.node for token in tokens} == {"model"}
-    assert len({token.message_id for token in tokens}) == 1
-    assert events == [Started(events[0].run_id), *tokens, Done(events[0].run_id, "success")]
+        tokens = [event for event in events if isinstance(event, Token)]
+        assert "".join(token.text for token in tokens) == f"You said: {word}. word1 word2 word3"
+        assert len({token.message_id for token in tokens}) == 1
+        assert events == [Started(events[0].run_id), *tokens, Done(events[0].run_id, "success")]
+        # The newer protocol names no node; a server that does not have it streams as ever.
+        assert {token.node for token in tokens} <= ({"model"} if protocol == "runs" else {"model", None})
+
+
+@pytest.mark.parametrize("protocol", ["runs", "threads", "websocket"])
+async def test_tools_pauses_steers_and_halts_are_shown_on_every_protocol(host: Host, protocol: str) -> None:
+    thread_id = await host.thread()
+    asked = said(calls(("ask_user", {"question": "which?"})))
+    paused = await host.events(thread_id, "brief", input=asked, protocol=protocol)
+    assert [type(event) for event in paused if not isinstance(event, Token)] == [
+        Started,
+        ToolCall,
+        Interrupted,
+        Done,
+    ]
+    (pending,) = await host.midstream.interrupts(thread_id)
+    assert paused[-2:] == [Interrupted(paused[0].run_id, (pending,)), Done(paused[0].run_id, "interrupted")]
+
+    steered = await host.midstream.steer(thread_id, "be brief")
+    halted = await host.midstream.halt(thread_id, "enough")
+    resumed = await host.events(thread_id, "brief", resume={pending.id: {"choice": "red"}}, protocol=protocol)
+    shown = [event for event in resumed if isinstance(event, Injected | Halted | Done)]
+    assert [type(event) for event in shown] == [Injected, Halted, Done]
+    assert shown[0].request_ids == (steered.id,)
+    assert (shown[1].reason, shown[1].request_ids) == ("enough", (halted.id,))
+    assert shown[2] == Done(resumed[0].run_id, "success", "enough")
 
 
 async def test_send_starts_a_run_where_none_is_and_does_nothing_when_repeated(host: Host) -> None:

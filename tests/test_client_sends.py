@@ -19,7 +19,7 @@ from midstream_client.requests import Sent
 from support.racing_thread import THREAD, RacingThread
 
 SENDS = 500
-THREADS = 20
+THREADS = 10
 
 
 def sending(text: str, name: str | None, timeout: float | None = None) -> Flow[Sent]:
@@ -95,7 +95,7 @@ async def test_500_texts_to_answers_that_end_at_random_moments(hosted_url: str) 
             sent = await midstream.send(thread_id, "brief", text)
             how[sent.how] += 1
             # From far within an answer to well after it.
-            await asyncio.sleep(random.random() * 0.5)
+            await asyncio.sleep(random.random() * 0.25)
         while (await client.threads.get(thread_id))["status"] == "busy":
             await asyncio.sleep(0.05)
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.outputs import ChatResult
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import ConfigurableField, Runnable, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
@@ -332,3 +334,64 @@ async def test_a_node_whose_preemption_is_off_leaves_requests_alone() -> None:
 
     assert said(state["messages"])[1:] == [("ai", "Once upon.")]
     assert len(await ledger.arequests()) == 1
+
+
+class Telling(WholeChatModel):
+    """A model of the older kind, which cannot stream and tells its tokens to the callbacks itself."""
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        if run_manager is not None:
+            run_manager.on_llm_new_token("A cat.")
+        return super()._generate(messages, stop, run_manager, **kwargs)
+
+
+class AsyncTelling(Telling):
+    async def _agenerate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        if run_manager is not None:
+            await run_manager.on_llm_new_token("A cat.")
+        return WholeChatModel._generate(self, messages, stop, run_manager, **kwargs)
+
+
+class Bare(WholeChatModel):
+    """A model whose `_generate` knows of no callbacks, which core takes where it is not awaited."""
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, **kwargs: Any) -> ChatResult:  # type: ignore[override]
+        return super()._generate(messages, stop, None, **kwargs)
+
+
+class TokenHandler(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.tokens: list[Any] = []
+
+    def on_llm_new_token(self, token: Any, **kwargs: Any) -> None:
+        self.tokens.append(token)
+
+
+@pytest.mark.parametrize("kind", [Telling, AsyncTelling])
+async def test_a_model_that_tells_its_tokens_itself_is_given_the_callbacks(kind: type[Telling]) -> None:
+    handler = TokenHandler()
+    graph = agent(kind(answers=[["A cat."]]), saver=InMemorySaver())
+
+    await graph.ainvoke(ASKED, {**thread(), "callbacks": [handler]})
+
+    assert handler.tokens == ["A cat."]
+
+
+def test_a_model_that_tells_its_tokens_itself_is_given_the_callbacks_without_an_event_loop() -> None:
+    handler = TokenHandler()
+
+    agent(Telling(answers=[["A cat."]]), saver=InMemorySaver()).invoke(
+        ASKED, {**thread(), "callbacks": [handler]}
+    )
+
+    assert handler.tokens == ["A cat."]
+
+
+def test_a_model_whose_generate_knows_no_callbacks_works() -> None:
+    state = agent(Bare(answers=[["A cat."]]), saver=InMemorySaver()).invoke(ASKED, thread())
+
+    assert said(state["messages"])[1:] == [("ai", "A cat.")]

@@ -11,13 +11,18 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"midstream": ROOT / "extensions", "midstream_client": ROOT / "sdk_client"}
+
+_ROOTS = ("extensions", "sdk_client", "graphs", "tests", "docs", "bench")
 
 OUTSIDE = """
 import sys
@@ -138,10 +143,54 @@ def test_one_module_at_most_touches_the_server_that_it_runs_in() -> None:
     assert len(touching) <= 1, touching
 
 
+def test_everything_that_is_imported_is_declared() -> None:
+    """A machine that was set up by hand hides what `make install` leaves out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    declared = _closure([*project["dependencies"], *(each for extra in extras.values() for each in extra)])
+    ours = {path.stem for root in _ROOTS for path in (ROOT / root).rglob("*")} | set(_ROOTS)
+
+    providers = packages_distributions()
+    missing = {
+        f"{path.relative_to(ROOT)}: {top}"
+        for root in _ROOTS
+        for path in (ROOT / root).rglob("*.py")
+        for top in {name.partition(".")[0] for name in _imported(ast.parse(path.read_text()))}
+        if top not in sys.stdlib_module_names
+        and top not in ours
+        and declared.isdisjoint(map(canonicalize_name, providers.get(top, ())))
+    }
+    assert missing == set()
+
+
 def test_version_is_the_newest_of_the_changelog() -> None:
     versions = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
     assert versions[0] == _version()
+
+
+def _closure(requirements: list[str]) -> set[str]:
+    """The distributions that these requirements bring, as far as they are installed."""
+    found: set[str] = set()
+    todo = [Requirement(each) for each in requirements]
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        wanted = {"", *requirement.extras}
+        new = {f"{name}[{extra}]" for extra in wanted} - found
+        if not new:
+            continue
+        found |= {name, *new}
+        try:
+            further = [Requirement(each) for each in distribution(name).requires or ()]
+        except PackageNotFoundError:
+            continue
+        todo += [
+            each
+            for each in further
+            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in wanted)
+        ]
+    return found
 
 
 def _version() -> str:

@@ -25,6 +25,15 @@ def test_the_first_code_of_the_readme_builds_a_graph(monkeypatch: pytest.MonkeyP
     assert set(graph.nodes) == {"__start__", "model", "tools"}
 
 
+def test_the_readme_s_hook_is_asked_and_answers() -> None:
+    (shown,) = (block for block in blocks("python") if "BoundaryHook" in block)
+    names: dict[str, Any] = {}
+    exec(shown, names)
+
+    (hook,) = names["options"].boundary_hooks
+    assert (hook.name, hook.at) == ("remind", {"seal"})
+
+
 def test_the_readme_s_server_configuration_is_that_of_the_checkout_in_short() -> None:
     (shown,) = (json.loads(block) for block in blocks("json"))
     ours = json.loads((ROOT / "langgraph.json").read_text())

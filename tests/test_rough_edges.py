@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import RetryPolicy
 
 from fakes import ENDLESS, SILENCE, FakeChatModel, calls
@@ -41,7 +42,7 @@ async def test_a_recursion_limit_is_never_reached_because_of_a_steer(
     async def run(saver: OpenLedgerSaver, config: Any, model: FakeChatModel) -> Any:
         graph = agent(model, saver=saver, tools=[look_up] if has_tools else ())
         try:
-            return await graph.ainvoke(ASKED, RunnableConfig({**config, "recursion_limit": limit}))
+            return await graph.ainvoke(ASKED, cast("RunnableConfig", {**config, "recursion_limit": limit}))
         except GraphRecursionError:
             return None
 
@@ -75,6 +76,29 @@ async def test_a_recursion_limit_is_never_reached_because_of_a_steer(
     assert texts[-1] == "A cat."
     if limit == 9:
         assert pending == []
+
+
+@pytest.mark.parametrize("limit", [2, 3, 4, 5, 6])
+async def test_tools_that_were_bound_to_the_model_beforehand_count_among_the_steps(limit: int) -> None:
+    saver, config = OpenLedgerSaver(), thread()
+    model = FakeChatModel(
+        answers=[
+            [saver.posted(config, steer("Look it up.")), "A", " cat."],
+            calls("look_up", '{"word": "cat"}'),
+            ["A cat."],
+        ]
+    )
+    builder = StateGraph(MidstreamState)
+    builder.add_node("model", ModelNode(model.bind_tools([look_up])))
+    builder.add_node("tools", ToolNode([look_up]))
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", tools_condition)
+    builder.add_edge("tools", "model")
+    graph: Any = builder.compile(checkpointer=saver)
+
+    state = await graph.ainvoke(ASKED, {**config, "recursion_limit": limit})
+
+    assert state["messages"][-1].text == "A cat."
 
 
 async def test_a_steer_that_is_taken_back_too_late_leaves_a_run_that_says_it_is_incomplete() -> None:

@@ -220,9 +220,7 @@ async def test_what_the_graph_has_handled_is_not_shown_as_pending(client: LangGr
         await update(client, thread_id, withdraw(accepted["id"]))
 
 
-async def test_a_request_that_was_withdrawn_while_a_run_applied_it_was_applied(
-    client: LangGraphClient,
-) -> None:
+async def test_what_was_withdrawn_while_a_run_applied_it_was_applied(client: LangGraphClient) -> None:
     """The run had read the ledger just before: the thread's state has the last word."""
     thread_id = await new_thread(client)
     name = (await update(client, thread_id, steer("hello")))["id"]

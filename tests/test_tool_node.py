@@ -177,18 +177,33 @@ async def test_a_bare_answer_reaches_the_one_question_that_was_open_and_no_other
     asynchronous: bool, effects: Effects
 ) -> None:
     talk = conversation(effects, asynchronous, interrupt_on={"ask": True}, interrupt_mode="per_call")
-    await talk.say(message(ASK, BROWSE))
+    await talk.say(message(ASK, ("research", {"topic": "r"}), ("pick", {"topic": "p"})))
+    [pick] = [pause.id for pause in talk.pauses if "pick" in pause.value]
+    await talk.answer({pick: {"colour": "red"}})
 
     await talk.say(Command(resume={"type": "approve"}))
     assert talk.asked == [{"ask": "a"}], "the tool's own question is not answered by the approval"
 
     await talk.answer({ids(talk)[0]: "by id"})
-    assert [value["type"] for value in talk.asked] == ["tool_execution"], "nor is what comes after"
+    assert talk.asked == [{"ask": "inner"}], "nor is one that comes later, in another run"
 
-    await talk.say(Command(resume="nonsense"))
-    assert errors(talk) == [[""]]
+    await talk.say(Command(resume="bare"))
+    assert talk.contents == [("call_0", "a: by id"), ("call_1", "worked, bare"), ("call_2", "p: red")]
+
+
+@colours
+async def test_a_bare_answer_that_is_invalid_is_spent(asynchronous: bool, effects: Effects) -> None:
+    talk = conversation(effects, asynchronous)
+    await talk.say(message(PICK, BROWSE))
+
+    for nonsense in ("red", {"colour": "green"}):
+        await talk.say(Command(resume=nonsense))
+        assert [bool(found) for found in errors(talk)] == [True]
+    await talk.say(Command(resume={"colour": "red"}))
+    assert errors(talk) == [[]]
     await talk.say(Command(resume={"content": "opened"}))
-    assert talk.contents == [("call_0", "a: by id"), ("call_1", "opened")]
+
+    assert talk.contents == [("call_0", "p: red"), ("call_1", "opened")]
 
 
 @colours

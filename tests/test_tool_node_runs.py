@@ -6,7 +6,7 @@ import asyncio
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 import anyio
 import pytest
@@ -21,8 +21,9 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from typing_extensions import TypedDict
 
-from midstream import MidstreamState, ToolNode
+from midstream import ToolNode
 from midstream.run import is_inside_tool
+from midstream.state import PreemptionState, merge
 from support.tool_batches import (
     BROWSER,
     Conversation,
@@ -162,28 +163,32 @@ async def test_a_cancelled_run_leaves_nothing_running(limit: int | None, effects
 async def test_a_limit_of_concurrency_does_not_stop_the_node(
     limit: int, asynchronous: bool, effects: Effects
 ) -> None:
-    """LangGraph counts a node's tasks with the node that waits for them."""
-    calls = message(SEND, ASK, NOTE, ("send", {"to": "bob"}), ("send", {"to": "cid"}))
+    """LangGraph counts a node's tasks with the node that waits for them: two nodes would hold both places."""
+    calls = message(
+        SEND, ASK, NOTE, ("send", {"to": "bob"}), ("send", {"to": "cid"}), ("ask", {"topic": "b"})
+    )
 
-    def each(state: State) -> list[Send]:
-        return [Send("tools", [call]) for call in state["messages"][-1].tool_calls]  # type: ignore[union-attr]
+    def in_threes(state: State) -> list[Send]:
+        made: Any = state["messages"][-1]
+        return [Send("tools", made.tool_calls[:3]), Send("tools", made.tool_calls[3:])]
 
-    builder = StateGraph(State).add_node("tools", node_of(effects, durable="always"))
+    builder = StateGraph(State).add_node("tools", node_of(effects))
     builder.add_node("start", lambda state: {}).add_edge(START, "start")
-    graph = builder.add_conditional_edges("start", each, ["tools"]).compile(checkpointer=InMemorySaver())
+    graph = builder.add_conditional_edges("start", in_threes, ["tools"]).compile(checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "1"}, "max_concurrency": limit}
-    state: Any
 
-    with anyio.fail_after(20):
-        givens: list[Any] = [calls, Command(resume="yes")]
-        for given in givens:
+    async def say(given: Any) -> Any:
+        with anyio.fail_after(20):
             if asynchronous:
-                state = await graph.ainvoke(given, config)
-            else:
-                state = await anyio.to_thread.run_sync(partial(graph.invoke, given, config))
+                return await graph.ainvoke(given, config)
+            run = partial(graph.invoke, given, config)
+            return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
 
-    assert effects.counts() == once(["send ann", "ask a", "note n", "send bob", "send cid"])
-    assert sum(isinstance(one, ToolMessage) for one in state["messages"]) == 5
+    state = await say(calls)
+    state = await say(Command(resume={pause.id: "yes" for pause in state["__interrupt__"]}))
+
+    assert effects.counts() == once(["send ann", "ask a", "note n", "send bob", "send cid", "ask b"])
+    assert sum(isinstance(one, ToolMessage) for one in state["messages"]) == 6
 
 
 @colours
@@ -248,8 +253,8 @@ def asks(talk: Conversation) -> set[str]:
 
 @colours
 async def test_a_halted_run_answers_its_calls_and_does_nothing(asynchronous: bool, effects: Effects) -> None:
-    class Halted(MidstreamState, State):
-        pass
+    class Halted(State):
+        preemption: NotRequired[Annotated[PreemptionState, merge]]
 
     def halt(state: Any, runtime: Any) -> Any:
         run_id = runtime.execution_info.run_id
@@ -495,9 +500,10 @@ async def test_durable_never_keeps_no_result_and_so_lets_nothing_act_before_the_
     assert {one.tool_call_id for one in talk.results} == {"call_0", "call_1", "call_2", "call_3"}
 
 
-async def test_the_stream_shows_each_result_under_one_id(effects: Effects) -> None:
+@colours
+async def test_the_stream_shows_each_result_under_one_id(asynchronous: bool, effects: Effects) -> None:
     @tool
-    async def report(runtime: ToolRuntime) -> str:
+    def report(runtime: ToolRuntime) -> str:
         """Write a part of the result as it comes."""
         runtime.emit_output_delta("half")
         return "whole"
@@ -509,9 +515,11 @@ async def test_the_stream_shows_each_result_under_one_id(effects: Effects) -> No
     modes: Any = ["messages", "tools"]
     givens: list[Any] = [message(SEND, ("report", {}), ASK), Command(resume="yes")]
     for given in givens:
-        mode: Any
-        chunk: Any
-        async for mode, chunk in graph.astream(given, config, stream_mode=modes):
+        if asynchronous:
+            events: list[Any] = [one async for one in graph.astream(given, config, stream_mode=modes)]
+        else:
+            events = list(graph.stream(given, config, stream_mode=modes))
+        for mode, chunk in events:
             if mode == "messages" and isinstance(chunk[0], ToolMessage):
                 shown.setdefault(chunk[0].tool_call_id, set()).add(chunk[0].id)
             if mode == "tools" and chunk["event"] == "tool-output-delta":

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from midstream import ConfigurationError
-from midstream._versions import FLOORS, check_host_versions
+from midstream import ConfigurationError, _host
+from midstream._versions import FLOORS, SERVER, check_host_versions, unknown_server
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -46,6 +46,36 @@ def test_a_host_whose_version_is_not_known_is_not_judged() -> None:
 def test_the_floors_are_those_that_the_distribution_asks_for() -> None:
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert {f"{name}>={floor}" for name, (floor, _) in FLOORS.items()} <= set(asked)
+
+
+@pytest.mark.parametrize("tested", ["0.11.0", "0.11.1", "0.12", "0.16.7", "0.16.99"])
+def test_a_server_that_was_tested_is_not_spoken_of(tested: str) -> None:
+    assert unknown_server({"langgraph-api": tested}) is None
+
+
+@pytest.mark.parametrize("other", ["0.10.9", "0.17.0", "0.17.0rc1", "1.0"])
+def test_a_server_that_was_not_tested_is_taken_and_spoken_of(other: str) -> None:
+    assert unknown_server({"langgraph-api": other}) == (
+        f"midstream was tested on langgraph-api 0.11 to 0.16, and {other} is installed: requests may fail "
+        "there, with an error that says so; the nodes do not depend on it"
+    )
+
+
+def test_nothing_is_said_where_no_server_is_installed() -> None:
+    assert unknown_server({}) is None
+
+
+def test_the_oldest_server_is_the_one_that_the_distribution_asks_for() -> None:
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert f"langgraph-api>={SERVER[0]}" in asked["server"]
+
+
+async def test_a_server_that_lacks_what_is_read_of_it_is_told_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "langgraph_api._checkpointer", None)
+    with pytest.raises(ConfigurationError, match=r"has no langgraph_api\._checkpointer\.get_checkpointer"):
+        await _host.server_saver()
 
 
 @pytest.mark.parametrize("module", ["midstream.server", "midstream"])

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
+from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midstream._update_body import KeyFinder
@@ -70,6 +71,22 @@ class Guard:
             return
         self.has_started = True
         await self._send(message)
+
+
+class StraightLifespan(Starlette):
+    """An app whose start and end go past its middleware, straight to its router.
+
+    The server adds a middleware of its own that asks for the Store before it passes anything on, and so also
+    before the start that opens the Store. The in-memory server makes one then; langgraph-runtime-pg raises,
+    and no graph is ever loaded. Read from langgraph-api 0.11.1 and 0.16.7, `middleware.ensure_store`.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            scope["app"] = self
+            await self.router(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 async def perform(app: ASGIApp, scope: Scope, body: bytes) -> Answer:

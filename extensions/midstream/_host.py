@@ -6,19 +6,34 @@ Each says the version that it was read from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.channels import binop
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.config import get_config
 from langgraph.errors import EmptyChannelError
 from langgraph.graph import message
 
-messages_delta_reducer: Callable[[Any, Any], Any] = message._messages_delta_reducer
+from midstream._versions import lacks
+
+
+def _private(module: ModuleType, name: str) -> Any:
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise lacks("langgraph", f"{module.__name__}.{name}") from None
+
+
+messages_delta_reducer: Callable[[Any, Any], Any] = _private(message, "_messages_delta_reducer")
 """The host's own reducer for messages in a `DeltaChannel`, by which it knows that a channel holds messages.
 
 Read from langgraph 1.2.24, `langgraph.pregel._messages.ensure_message_ids`.
 """
+
+
+_get_overwrite: Callable[[Any], tuple[bool, Any]] = _private(binop, "_get_overwrite")
 
 
 def is_overwrite(value: Any) -> bool:
@@ -26,7 +41,7 @@ def is_overwrite(value: Any) -> bool:
 
     Read from langgraph 1.2.24, `langgraph.channels.binop._get_overwrite`.
     """
-    return binop._get_overwrite(value)[0]
+    return _get_overwrite(value)[0]
 
 
 def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
@@ -37,6 +52,20 @@ def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
     saver: BaseCheckpointSaver[Any] | None = config.get("configurable", {}).get("__pregel_checkpointer")
     # Asked for what it does: a server's own saver need not be of the class.
     return saver if hasattr(saver, "aget_tuple") else None
+
+
+def server_run_id() -> str | None:
+    """Returns the id of the server's run that this code works for; None elsewhere.
+
+    Read from langgraph-api 0.11.1 and 0.16.7, `stream.astream_state`: a run that is taken up again, after its
+    worker was lost, has no run id in its config any more, where LangGraph looks. It still is the same run to
+    everybody else, under the id that its creation put among the configurables.
+    """
+    try:
+        run_id = get_config().get("configurable", {}).get("run_id")
+    except RuntimeError:  # not in a graph
+        return None
+    return str(run_id) if run_id else None
 
 
 def steps_left(config: RunnableConfig) -> int | None:
@@ -87,7 +116,10 @@ async def server_saver() -> BaseCheckpointSaver[Any]:
     # Read from langgraph-api 0.11.1 and 0.16.7, where path and meaning are the same. Imported here and not
     # above, because the server loads our app while it is itself being imported, and because its modules
     # want the server's environment, which a test of the middleware alone does not have.
-    from langgraph_api._checkpointer import get_checkpointer
+    try:
+        from langgraph_api._checkpointer import get_checkpointer
+    except ImportError as error:
+        raise lacks("langgraph-api", "langgraph_api._checkpointer.get_checkpointer") from error
 
     saver: BaseCheckpointSaver[Any] = await get_checkpointer()
     return saver

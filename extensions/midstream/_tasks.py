@@ -25,6 +25,7 @@ CALL = "__pregel_call"
 CHECKPOINTER = "__pregel_checkpointer"
 READ = "__pregel_read"
 RESUME_MAP = "__pregel_resume_map"
+RESUMING = "__pregel_resuming"
 SCRATCHPAD = "__pregel_scratchpad"
 TASK_ID = "__pregel_task_id"
 INTERRUPT = "__interrupt__"
@@ -37,6 +38,17 @@ def _conf(config: RunnableConfig) -> dict[str, Any]:
 def has_tasks(config: RunnableConfig) -> bool:
     """Tells whether this code runs in a graph's node, where calls can be tasks."""
     return CALL in _conf(config)
+
+
+def may_be_answered(config: RunnableConfig) -> bool:
+    """Tells whether this step may have been begun before, or an answer be there that a pause would take.
+
+    False for the step that a run comes to for the first time, where there is nothing to be read or guarded.
+    """
+    conf = _conf(config)
+    if conf.get(RESUMING) or conf.get(RESUME_MAP):
+        return True
+    return conf[SCRATCHPAD].get_null_resume(False) is not None
 
 
 def channel(name: str, config: RunnableConfig) -> Any:
@@ -125,7 +137,7 @@ def ungated(
 
 
 Pauses = Mapping[str, tuple[Interrupt, ...]]
-"""What was asked and is not answered yet, by task id."""
+"""What was asked, by task id."""
 
 
 def _address(runtime: Runtime[Any]) -> RunnableConfig | None:
@@ -152,7 +164,7 @@ def _pauses(saved: Any) -> Pauses:
 
 
 def saved_pauses(config: RunnableConfig, runtime: Runtime[Any]) -> Pauses:
-    """Reads from the saver what this step's tasks asked in earlier runs."""
+    """Reads from the saver what this step's tasks have asked so far."""
     saver = _conf(config).get(CHECKPOINTER)
     address = _address(runtime)
     return _pauses(saver.get_tuple(address)) if saver and address else {}
@@ -172,7 +184,7 @@ def _no_answer(consume: bool = False) -> None:  # noqa: ARG001
 class Answers:
     """The answers that one task has: those of earlier runs, and at most one that came with this run."""
 
-    def __init__(self, config: RunnableConfig, *, asked: bool) -> None:
+    def __init__(self, config: RunnableConfig, *, takes_bare: bool) -> None:
         conf = _conf(config)
         self._config = config
         self._scratchpad = conf[SCRATCHPAD]
@@ -186,7 +198,7 @@ class Answers:
 
         # A bare answer (one without an id) is meant for the pause that was there when the run began. It
         # stays among the step's writes, where the next pause, or the next run, would find it again.
-        if not asked or self._sent:
+        if not takes_bare or self._sent:
             object.__setattr__(self._scratchpad, "get_null_resume", _no_answer)
 
         self._earlier = len(resume) - came_now

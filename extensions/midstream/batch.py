@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
-from midstream._tasks import Pauses
 from midstream.approvals import (
     Decision,
     Gated,
@@ -37,9 +37,15 @@ Durable: TypeAlias = Literal["auto", "always", "never"]
 class Ask:
     """A job that asks about calls, and gives the answer."""
 
-    name: str
     indexes: tuple[int, ...]
     question: Question
+    of_host: bool = False
+    """Whether the host is asked to run the call; otherwise a person is asked to approve."""
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What traces show of it."""
+        return dict(self.question.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class Run:
 Job: TypeAlias = Ask | Run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rules:
     """What a tool node was told about its tools."""
 
@@ -66,10 +72,10 @@ class Rules:
     mode: InterruptMode
     durable: Durable
 
-    def gates(self, call: ToolCall) -> bool:
-        """Tells whether a call of this name may have to wait for somebody."""
-        name = call["name"]
-        return name in self.policies or name in self.interrupting or name in self.host
+    @cached_property
+    def gated(self) -> frozenset[str]:
+        """Names of tools whose calls may have to wait for somebody."""
+        return frozenset((*self.policies, *self.interrupting, *self.host))
 
     def asks(self, call: ToolCall) -> bool:
         """Tells whether the node itself asks somebody about a call of this name."""
@@ -82,12 +88,29 @@ class Batch:
 
     calls: Sequence[ToolCall]
     rules: Rules
-    pauses: Pauses = field(default_factory=dict)
-    """What was asked in earlier runs, by task id."""
-
     _gated: dict[int, Gated] = field(default_factory=dict)
     _decisions: dict[int, Decision] = field(default_factory=dict)
     _outputs: dict[int, Output] = field(default_factory=dict)
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether what is asked depends on a function, whose word has to be kept."""
+        return any(
+            policy.when is not None or callable(policy.description)
+            for call in self.calls
+            if (policy := self.rules.policies.get(call["name"])) is not None
+        )
+
+    @property
+    def single(self) -> Sequence[Job]:
+        """The one job of a batch whose only call runs at once; it needs no task beside the node's own."""
+        if len(self.calls) == 1 and not self.rules.asks(self.calls[0]):
+            return (Run(0, self.calls[0]),)
+        return ()
+
+    def keeps_nothing_of(self, job: Run) -> bool:
+        """Whether this call is not a task."""
+        return self.rules.durable == "never" and job.call["name"] not in self.rules.interrupting
 
     def gate(self, descriptions: Mapping[int, str]) -> None:
         """Takes in which calls need approval, each with the text that is shown for it."""
@@ -118,7 +141,7 @@ class Batch:
         for job, result in zip(jobs, results, strict=True):
             if isinstance(job, Run):
                 self._outputs[job.index] = result
-            elif job.name == EXECUTION:
+            elif job.of_host:
                 self._outputs[job.indexes[0]] = executed(self._effective(job.indexes[0]), result)
             else:
                 self._decide(job.indexes, result)
@@ -132,11 +155,11 @@ class Batch:
         jobs: list[Job] = []
         if self._gated and self.rules.mode == "batched":
             question = self.rules.questions.batched_approval(list(self._gated.values()))
-            jobs.append(Ask(APPROVAL, tuple(self._gated), question))
+            jobs.append(Ask(tuple(self._gated), question))
         for index, call in enumerate(self.calls):
             if gated := self._gated.get(index):
                 if self.rules.mode == "per_call":
-                    jobs.append(Ask(APPROVAL, (index,), self.rules.questions.approval(gated)))
+                    jobs.append(Ask((index,), self.rules.questions.approval(gated)))
             elif call["name"] in self.rules.interrupting:
                 jobs.append(Run(index, call))
         return jobs
@@ -163,7 +186,7 @@ class Batch:
     def _job(self, index: int) -> Job:
         call = self._effective(index)
         if call["name"] in self.rules.host:
-            return Ask(EXECUTION, (index,), self.rules.questions.execution(call))
+            return Ask((index,), self.rules.questions.execution(call), of_host=True)
         return Run(index, call)
 
     def _effective(self, index: int) -> ToolCall:
@@ -182,10 +205,6 @@ class Batch:
             return output
         notice = edit_notice(self._effective(index))
         return cast("Output", _annotated(output, self.calls[index], notice))
-
-
-APPROVAL = "approval"
-EXECUTION = "tool_execution"
 
 
 def _annotated(output: Any, call: ToolCall, notice: str) -> Any:

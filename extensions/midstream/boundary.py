@@ -7,13 +7,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
 from midstream._ledger_flow import Entry
 from midstream.state import Handled, PreemptionState, Turn
 
 INCOMPLETE = "preempt_incomplete"
 """The halt reason of a run whose answer was sealed and then found nothing to go on with."""
+
+OUT_OF_STEPS = "recursion_limit"
+"""The halt reason of a run that was steered and has no steps left for the tools that its model calls."""
 
 
 def is_steer(message: BaseMessage) -> bool:
@@ -136,6 +139,14 @@ def handled(drained: Drain, *, outcome: str, run_id: str, node: str) -> dict[str
 def outcome_at_entry(messages: Sequence[AnyMessage] | Sequence[BaseMessage]) -> str:
     """Returns the outcome of a request that applies as a model node is entered."""
     return "tool_boundary" if messages and isinstance(messages[-1], ToolMessage) else "entry"
+
+
+def without_calls(answer: AIMessage) -> list[AIMessage]:
+    """Returns what an answer says apart from its tool calls; nothing if that is all there is to it."""
+    if not answer.text.strip():
+        return []
+    metadata = {"response_metadata": answer.response_metadata, "usage_metadata": answer.usage_metadata}
+    return [AIMessage(content=str(answer.text), id=answer.id, name=answer.name, **metadata)]
 
 
 def messages_of(state: Any, key: str) -> list[BaseMessage]:

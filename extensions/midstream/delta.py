@@ -18,6 +18,7 @@ from langchain_core.messages import (
     RemoveMessage,
     convert_to_messages,
     message_chunk_to_message,
+    messages_from_dict,
 )
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import PendingWrite
@@ -44,10 +45,22 @@ def add_message_writes(state: Sequence[Any], writes: Sequence[Any]) -> list[Base
 
 
 def _as_messages(write: Any) -> list[BaseMessage]:
+    saved = [_restored(each) for each in (write if isinstance(write, list) else [write])]
     return [
         message_chunk_to_message(message) if isinstance(message, BaseMessageChunk) else message
-        for message in convert_to_messages(write if isinstance(write, list) else [write])
+        for message in convert_to_messages(saved)
     ]
+
+
+def _restored(saved: Any) -> Any:
+    """Makes a message of its saved fields, which are all that the server's own readers get of it.
+
+    `convert_to_messages` is for what a person writes: it puts usage and all else that is less common into
+    `additional_kwargs`.
+    """
+    if isinstance(saved, dict) and {"type", "additional_kwargs", "response_metadata"} <= saved.keys():
+        return messages_from_dict([{"type": saved["type"], "data": saved}])[0]
+    return saved
 
 
 class MessagesDelta(DeltaChannel[Any]):

@@ -184,7 +184,7 @@ class SealGate:
                 if not self._has_text and not is_blank(block):
                     self._has_text = True
                 continue
-            kind = _kind_of(block)
+            kind = own = _kind_of(block)
             begun = None
             if (index := block.get("index")) is not None:
                 begun = self._begun.get(index)
@@ -197,6 +197,9 @@ class SealGate:
             if kind == "text":
                 if not self._has_text and not is_blank(block.get("text")):
                     self._has_text = True
+                if own == "call":
+                    self._has_other = True
+                    self._push_call(own, block, None)
             elif kind == "reasoning":
                 self._has_reasoning = True
             elif kind == "client":
@@ -293,6 +296,9 @@ def _unanswered(blocks: list[dict[str, Any]], kinds: list[_Kind]) -> bool:
     answered: set[str | None] = set()
     nameless = 0
     for block, kind in zip(blocks, kinds, strict=True):
+        # Google's v1 content gives a text and the code after it one index, so that core merges them.
+        if kind == "text" and "name" in block and "args" in block:
+            kind = "call"
         if kind not in ("call", "result", "whole"):
             continue
         name = _name_of(kind, block)

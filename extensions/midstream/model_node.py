@@ -251,7 +251,6 @@ class _Entry:
                 run=run_of(self.runtime),
                 messages_key=node._messages_key,
                 steps_left=steps_left(self._config),
-                has_tools=bool(node._tools),
                 sent=sent,
             ),
             options=node._options,

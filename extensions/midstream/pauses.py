@@ -24,17 +24,18 @@ from midstream.approvals import AnswerError, answer_errors
 T = TypeVar("T")
 
 
-def asking(body: Callable[[RunnableConfig], T], pauses: Pauses) -> T:
+def asking(body: Callable[[RunnableConfig], T], pauses: Pauses, *, retried: bool) -> T:
     """Runs a task's body; returns its result, or pauses.
 
     Args:
         body: What may pause. It is given the config to run with. After an invalid answer it is called twice,
             so what it does before a pause is done again, as always in LangGraph.
-        pauses: What this step's tasks asked in earlier runs.
+        pauses: What this step's tasks have asked so far.
+        retried: Whether an earlier attempt of the same run came here, and so had the run's bare answer.
     """
     config = get_config()
     asked = pauses.get(task_id_of(config), ())
-    answers = Answers(config, asked=bool(asked))
+    answers = Answers(config, takes_bare=bool(asked) and not retried)
     try:
         return body(config)
     except GraphInterrupt as pause:
@@ -52,11 +53,11 @@ def asking(body: Callable[[RunnableConfig], T], pauses: Pauses) -> T:
         raise _corrected(pause, errors, answers.sent, asked) from None
 
 
-async def aasking(body: Callable[[RunnableConfig], Awaitable[T]], pauses: Pauses) -> T:
+async def aasking(body: Callable[[RunnableConfig], Awaitable[T]], pauses: Pauses, *, retried: bool) -> T:
     """Same as `asking`, but awaited."""
     config = get_config()
     asked = pauses.get(task_id_of(config), ())
-    answers = Answers(config, asked=bool(asked))
+    answers = Answers(config, takes_bare=bool(asked) and not retried)
     try:
         return await body(config)
     except GraphInterrupt as pause:

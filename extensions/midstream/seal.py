@@ -25,6 +25,7 @@ read `_stream` / `_astream`, directly or through the bridge to events of the new
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import logging
@@ -383,9 +384,12 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         if ended:
             yield _last_chunk(self, answer.chunks, messages, kwargs, control)
 
+    # Core tells by the signature whether these two are to be given the callbacks.
+    @functools.wraps(base._generate)
     def _generate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return base._generate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
 
+    @functools.wraps(base._agenerate)
     async def _agenerate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return await base._agenerate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
 

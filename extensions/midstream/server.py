@@ -12,6 +12,7 @@ Put `"http": {"app": "midstream.server:app"}` into `langgraph.json`, or, next to
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections import deque
@@ -22,15 +23,15 @@ from urllib.parse import quote
 import orjson
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from pydantic import ValidationError
-from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from midstream._asgi import Answer, Guard, Replay, perform
+from midstream._asgi import Answer, Guard, Replay, StraightLifespan, perform
 from midstream._host import server_saver
 from midstream._update_body import KeyFinder
+from midstream._versions import unknown_server
 from midstream.errors import LedgerFullError, NotPendingError
 from midstream.ledger import NAMESPACE, Entry, Ledger, View, root_id
 from midstream.state import Handled
@@ -63,6 +64,10 @@ _PLAINER = {
     "model_attributes_type": ("", 'must be an object, such as {"kind": "steer", "messages": "…"}'),
 }
 """Where pydantic speaks of its own matters: the field, and what a host should read, by type of error."""
+
+
+if (note := unknown_server()) is not None:
+    logging.getLogger("midstream").warning(note)
 
 
 class PreemptionMiddleware:
@@ -343,5 +348,5 @@ def _thread_of(answer: Answer, scope: Scope) -> dict[str, Any]:
     return thread
 
 
-app = Starlette(middleware=[Middleware(PreemptionMiddleware)])
+app = StraightLifespan(middleware=[Middleware(PreemptionMiddleware)])
 """The app for `"http": {"app": "midstream.server:app"}` in `langgraph.json`."""

@@ -1,8 +1,8 @@
 """Runs a message's tool calls: asks first, acts once, and survives any answer.
 
-`ToolNode` extends LangGraph's own, and relies on the methods of it that it overrides or calls (`_func`,
-`_afunc`, `_run_one`, `_arun_one`, `_parse_input`, `_extract_state`, `_combine_tool_outputs`; read from
-langgraph 1.2.24). Without a gate in the batch, those do all the work.
+`ToolNode` extends LangGraph's own, and relies on the methods of it that are overridden or called here and in
+`jobs` (`_func`, `_afunc`, `_run_one`, `_arun_one`, `_parse_input`, `_extract_state`, `_combine_tool_outputs`;
+read from langgraph 1.2.24). Without a gate in the batch, they do all the work.
 
 Otherwise the calls go through phases. What may wait for a person is settled first, and together; then the
 rest runs, and is awaited to its end whatever happens to one of them. Each job is a LangGraph task: what it
@@ -15,42 +15,33 @@ calls, and what those are depends on kept results alone.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import ExitStack
-from contextvars import copy_context
-from dataclasses import replace
 from typing import Any, cast, get_args
 
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import get_executor_for_config
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from langgraph.config import get_config
-from langgraph.errors import ParentCommand
-from langgraph.func import task
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
-from langgraph.prebuilt.tool_node import ToolCallRequest, ToolRuntime
 from langgraph.runtime import Runtime
-from langgraph.types import Command, interrupt
 
-from midstream._tasks import asaved_pauses, channel, current, has_tasks, saved_pauses, steady_calls, ungated
-from midstream.approvals import (
-    InterruptMode,
-    InterruptOnConfig,
-    Policy,
-    Questions,
-    Schema,
-    decision_of,
-    not_run,
-    policies,
+from midstream._tasks import (
+    asaved_pauses,
+    channel,
+    current,
+    has_tasks,
+    may_be_answered,
+    saved_pauses,
+    steady_calls,
+    ungated,
 )
-from midstream.batch import EXECUTION, Ask, Batch, Durable, Job, Output, Rules, Run
+from midstream.approvals import InterruptMode, InterruptOnConfig, Questions, Schema, not_run, policies
+from midstream.batch import Batch, Durable, Rules
 from midstream.errors import ConfigurationError
-from midstream.pauses import aasking, asking
+from midstream.jobs import Work
 from midstream.run import inside_tool, run_id_of
 from midstream.state import Halt, halt_of, preemption_of
 
@@ -112,12 +103,19 @@ class ToolNode(LangGraphToolNode):
     def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:  # noqa: A002
         calls, input_type = self._parse_input(input)
         if halt := _halt(input, config, runtime):
-            outputs: list[Any] = [not_run(call, halt["reason"]) for call in calls]
-            return self._combine_tool_outputs(outputs, input_type)
+            return self._answered(calls, input_type, halt)
         if not self._needs_phases(calls, config):
-            return super()._func(input, config, runtime)
+            with inside_tool():
+                return super()._func(input, config, runtime)
 
-        work = _Work(self, Batch(calls, self._rules), input_type, self._extract_state(input, config), runtime)
+        batch = Batch(calls, self._rules)
+        work = Work(self, batch, input_type, self._extract_state(input, config), runtime)
+        if may_be_answered(config):
+            work.pauses = saved_pauses(config, runtime)
+        if single := batch.single:
+            batch.take(single, [work.here(single[0])])
+            return self._combined(batch, input_type)
+
         steady_calls(config, runtime)
         with ExitStack() as stack:
             if config.get("max_concurrency") or self._rules.durable == "never":
@@ -125,52 +123,52 @@ class ToolNode(LangGraphToolNode):
             if config.get("max_concurrency"):
                 stack.enter_context(current(ungated(config, work.executor)))
 
-            work.batch.gate(work.start_gates().result())
-            if not work.fresh:
-                work.batch.pauses = saved_pauses(config, runtime)
-            for phase in work.batch.phases:
+            batch.gate(work.gates().result() if batch.has_conditions else work.descriptions())
+            for phase in batch.phases:
                 jobs = phase()
                 futures = [work.start(job) for job in jobs]
-                concurrent.futures.wait(futures)
-                work.batch.take(jobs, [_result(future) for future in futures])
+                # Each is waited for, before any of their errors is raised.
+                batch.take(jobs, [_result(future) for future in futures])
 
-        return self._combine_tool_outputs(cast("list[Any]", work.batch.outputs()), input_type)
+        return self._combined(batch, input_type)
 
     async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:  # noqa: A002
         calls, input_type = self._parse_input(input)
         if halt := _halt(input, config, runtime):
-            outputs: list[Any] = [not_run(call, halt["reason"]) for call in calls]
-            return self._combine_tool_outputs(outputs, input_type)
+            return self._answered(calls, input_type, halt)
         if not self._needs_phases(calls, config):
-            return await super()._afunc(input, config, runtime)
+            with inside_tool():
+                return await super()._afunc(input, config, runtime)
 
-        work = _Work(self, Batch(calls, self._rules), input_type, self._extract_state(input, config), runtime)
+        batch = Batch(calls, self._rules)
+        work = Work(self, batch, input_type, self._extract_state(input, config), runtime)
+        if may_be_answered(config):
+            work.pauses = await asaved_pauses(config, runtime)
+        if single := batch.single:
+            batch.take(single, [await work.ahere(single[0])])
+            return self._combined(batch, input_type)
+
         steady_calls(config, runtime)
         started: set[asyncio.Future[Any]] = set()
         with ExitStack() as stack:
             if config.get("max_concurrency"):
                 stack.enter_context(current(ungated(config, None, started)))
 
-            work.batch.gate(await work.astart_gates())
-            if not work.fresh:
-                work.batch.pauses = await asaved_pauses(config, runtime)
-            for phase in work.batch.phases:
+            batch.gate(await work.agates() if batch.has_conditions else work.descriptions())
+            for phase in batch.phases:
                 jobs = phase()
-                results = await _all([work.astart(job) for job in jobs], started)
-                work.batch.take(jobs, results)
+                batch.take(jobs, await _all([work.astart(job) for job in jobs], started))
 
-        return self._combine_tool_outputs(cast("list[Any]", work.batch.outputs()), input_type)
+        return self._combined(batch, input_type)
 
-    def _run_one(self, call: ToolCall, input_type: Any, tool_runtime: ToolRuntime) -> Any:
-        with inside_tool():
-            return super()._run_one(call, input_type, tool_runtime)
+    def _combined(self, batch: Batch, input_type: Any) -> Any:
+        return self._combine_tool_outputs(cast("list[Any]", batch.outputs()), input_type)
 
-    async def _arun_one(self, call: ToolCall, input_type: Any, tool_runtime: ToolRuntime) -> Any:
-        with inside_tool():
-            return await super()._arun_one(call, input_type, tool_runtime)
+    def _answered(self, calls: Sequence[ToolCall], input_type: Any, halt: Halt) -> Any:
+        return self._combine_tool_outputs([not_run(call, halt["reason"]) for call in calls], input_type)
 
     def _needs_phases(self, calls: Sequence[ToolCall], config: RunnableConfig) -> bool:
-        gated = any(self._rules.gates(call) for call in calls)
+        gated = any(call["name"] in self._rules.gated for call in calls)
         if has_tasks(config):
             return gated or self._rules.durable == "always"
         if gated and any(self._rules.asks(call) for call in calls):
@@ -179,154 +177,6 @@ class ToolNode(LangGraphToolNode):
                 "add the tool node to a StateGraph and compile it with a checkpointer"
             )
         return False
-
-
-class _Work:
-    """Starts the jobs of one batch; what the two colours of the node share."""
-
-    def __init__(
-        self, node: ToolNode, batch: Batch, input_type: Any, state: Any, runtime: Runtime[Any]
-    ) -> None:
-        self.batch = batch
-        self.executor: Executor | None = None
-        self.fresh = False
-        """Whether this run is the first to work on the batch: then nothing in it was asked before."""
-
-        self._node = node
-        self._input_type = input_type
-        self._state = state
-        self._runtime = runtime
-
-    def start_gates(self) -> Future[dict[int, str]]:
-        """Starts to find out which calls need approval; once, for `when` may give another answer later."""
-        return cast("Future[dict[int, str]]", _task("gates", self._gates)())
-
-    def astart_gates(self) -> Awaitable[dict[int, str]]:
-        """Same as `start_gates`, but awaited."""
-
-        async def gates() -> dict[int, str]:
-            return self._gates()
-
-        return cast("Awaitable[dict[int, str]]", _task("gates", gates)())
-
-    def start(self, job: Job) -> Future[Any]:
-        """Starts a job; its task gives the same result whenever this step is entered again."""
-        if isinstance(job, Run) and self._keeps_nothing(job):
-            assert self.executor is not None
-            return self.executor.submit(copy_context().run, self._run, job.call, get_config())
-
-        def body(config: RunnableConfig) -> Any:
-            return self._ask(job) if isinstance(job, Ask) else self._run(job.call, config)
-
-        def do(**_: Any) -> Any:
-            return asking(body, self.batch.pauses)
-
-        return cast("Future[Any]", _task(self._name(job), do)(**_shown(job)))
-
-    def astart(self, job: Job) -> Awaitable[Any]:
-        """Same as `start`, but awaited."""
-        if isinstance(job, Run) and self._keeps_nothing(job):
-            return self._arun(job.call, get_config())
-
-        async def body(config: RunnableConfig) -> Any:
-            return self._ask(job) if isinstance(job, Ask) else await self._arun(job.call, config)
-
-        async def do(**_: Any) -> Any:
-            return await aasking(body, self.batch.pauses)
-
-        return cast("Awaitable[Any]", _task(self._name(job), do)(**_shown(job)))
-
-    def _gates(self) -> dict[int, str]:
-        self.fresh = True
-        texts = {}
-        for index, call in enumerate(self.batch.calls):
-            policy = self.batch.rules.policies.get(call["name"])
-            if policy is not None and self._is_asked(policy, call):
-                texts[index] = policy.describe(call, self._state, self._runtime)
-        return texts
-
-    def _is_asked(self, policy: Policy, call: ToolCall) -> bool:
-        if policy.when is None:
-            return True
-        tool = self._node.tools_by_name.get(call["name"])
-        runtime = self._tool_runtime(call, get_config())
-        return policy.when(ToolCallRequest(tool_call=call, tool=tool, state=self._state, runtime=runtime))
-
-    def _ask(self, job: Ask) -> Any:
-        answer = interrupt(job.question.value, response_schema=job.question.answer)
-        if job.name == EXECUTION:
-            return {"content": answer.content, "status": answer.status}
-        return [decision_of(decision) for decision in getattr(answer, "decisions", (answer,))]
-
-    def _run(self, call: ToolCall, config: RunnableConfig) -> Output:
-        try:
-            return cast(
-                "Output", self._node._run_one(call, self._input_type, self._tool_runtime(call, config))
-            )
-        except ParentCommand as handoff:
-            return _handed_over(handoff, config)
-
-    async def _arun(self, call: ToolCall, config: RunnableConfig) -> Output:
-        runtime = self._tool_runtime(call, config)
-        try:
-            return _identified(await self._node._arun_one(call, self._input_type, runtime))
-        except ParentCommand as handoff:
-            return _handed_over(handoff, config)
-
-    def _tool_runtime(self, call: ToolCall, config: RunnableConfig) -> Any:
-        runtime = self._runtime
-        return ToolRuntime(
-            state=self._state,
-            tool_call_id=call["id"],
-            config=config,
-            context=runtime.context,
-            store=runtime.store,
-            stream_writer=runtime.stream_writer,
-            tools=list(self._node.tools_by_name.values()),
-            execution_info=runtime.execution_info,
-            server_info=runtime.server_info,
-        )
-
-    def _keeps_nothing(self, job: Run) -> bool:
-        rules = self.batch.rules
-        return rules.durable == "never" and job.call["name"] not in rules.interrupting
-
-    def _name(self, job: Job) -> str:
-        """The task's name, which the stream shows; a model may make one up that breaks a namespace."""
-        if isinstance(job, Ask):
-            return job.name
-        name = job.call["name"]
-        return name if name in self._node.tools_by_name and not set(name) & set(":|") else "unknown_tool"
-
-
-def _task(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    untyped: Any = task(name=name)
-    made: Callable[..., Any] = untyped(function)
-    return made
-
-
-def _shown(job: Job) -> dict[str, Any]:
-    """The task's input, as traces and the `tasks` stream show it."""
-    return dict(job.question.value) if isinstance(job, Ask) else {"call": job.call}
-
-
-def _handed_over(handoff: ParentCommand, config: RunnableConfig) -> Command[Any]:
-    """Returns the command by which a graph inside a tool speaks to the graph of this node.
-
-    LangGraph takes it at the task that the tool runs in, which has nowhere to write it to.
-    """
-    command: Command[Any] = handoff.args[0]
-    if command.graph != config["configurable"]["checkpoint_ns"]:
-        raise handoff
-    return replace(command, graph=None)
-
-
-def _identified(output: Any) -> Output:
-    """Gives a result its id before it is kept, so that it has the same one in every run that shows it."""
-    for message in output if isinstance(output, list) else (output,):
-        if isinstance(message, ToolMessage) and message.id is None:
-            message.id = str(uuid.uuid4())
-    return cast("Output", output)
 
 
 def _result(future: Future[Any]) -> Any:

@@ -30,12 +30,14 @@ from langgraph.types import Command, Send
 from midstream._ledger_flow import MAX_SETTLED, View
 from midstream.boundary import (
     INCOMPLETE,
+    OUT_OF_STEPS,
     Drain,
     drain,
     handled,
     injected,
     outcome_at_entry,
     turn_of,
+    without_calls,
 )
 from midstream.effects import (
     AskHook,
@@ -72,7 +74,6 @@ class Place:
     steps_left: int | None
     """Steps that the graph may take after this one; None if that cannot be told."""
 
-    has_tools: bool
     sent: Mapping[str, Any] | None = None
     """The argument of the `Send` that started the node; None where an edge did."""
 
@@ -121,12 +122,16 @@ class Visit:
 
     @property
     def can_seal(self) -> bool:
-        """Whether the run has the steps for a boundary and the model going on, and a round of its tools."""
+        """Whether the run has the steps for a boundary and the model going on."""
         return self._has_steps(2)
 
     def _has_steps(self, steps: int) -> bool:
+        """Tells whether the run may take so many steps, and two more for what follows a turn of the model.
+
+        That is a round of its tools, or the node that a conditional edge leads to: neither is known here.
+        """
         left = self._place.steps_left
-        return left is None or left >= steps + (2 if self._place.has_tools else 0)
+        return left is None or left >= steps + 2
 
     def drain(self, view: View) -> Drain:
         """Returns what this node would settle of what the ledger says."""
@@ -368,9 +373,24 @@ class Visit:
             view: View = yield ReadLedger()
             if halts := self.drain(view).halts:
                 return (yield from self._halt_with(answer, Drain(halts=halts), "tool_boundary"))
+        if self._is_out_of_steps:
+            update = self._update(without_calls(answer))
+            return (yield from self._halt(update, OUT_OF_STEPS, [], "end"))
         update = self._update([answer])
         self._close(update)
         return update
+
+    @property
+    def _is_out_of_steps(self) -> bool:
+        """Whether a round of tools would end in a recursion error, for which our own steps may be to blame.
+
+        How many rounds a model will want cannot be known when its answer is sealed.
+        """
+        left = self._place.steps_left
+        if left is None or left >= 2:
+            return False
+        handled_ids = self._value.get("handled", {}).values()
+        return bool(self.ended_before) or any(each["run_id"] == self.run.id for each in handled_ids)
 
     def _end(self, answer: AIMessage) -> Flow[Update]:
         view: View = yield ReadLedger()

@@ -79,3 +79,8 @@ def run_options(
     """Returns what is given of a run's options, in the SDK's words."""
     given = {"config": config, "context": context, "metadata": metadata}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def credentials(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns the headers that say who the caller is: a websocket does not take them over by itself."""
+    return {name: value for name, value in headers.items() if name.lower() in ("authorization", "x-api-key")}

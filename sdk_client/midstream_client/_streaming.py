@@ -47,6 +47,24 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """Asks for a command of the newer protocol; answered by the server's envelope."""
+
+    thread_id: str
+    method: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Asks for a thread's events on the newer protocol; replaces the stream before."""
+
+    thread_id: str
+    is_websocket: bool
+    channels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Next:
     """Asks for the stream's next part; answered by `END` after the last one."""
 
@@ -60,7 +78,7 @@ class Emit:
 
 END = object()
 
-StreamStep: TypeAlias = Open | Next | Emit | Call | Pause | Clock
+StreamStep: TypeAlias = Open | Command | Subscribe | Next | Emit | Call | Pause | Clock
 StreamFlow: TypeAlias = Generator[StreamStep, Any, None]
 
 
@@ -120,16 +138,18 @@ class Shown:
         return gone
 
 
+@dataclass(slots=True)
 class RunReader:
     """Reads the parts of one run's stream."""
 
-    def __init__(self, thread_id: str) -> None:
-        self.run_id = ""
-        self.attempt = 0
-        self.shown = Shown()
-        self.failure: tuple[str, str] | None = None
-        self.halt_reason: str | None = None
-        self._thread_id = thread_id
+    thread_id: str
+    run_id: str = ""
+    attempt: int = 0
+    shown: Shown = field(default_factory=Shown)
+    failure: tuple[str, str] | None = None
+    """The error's name and message."""
+
+    halt_reason: str | None = None
 
     def join(self, run_id: str) -> StreamFlow:
         self.run_id, self.attempt = run_id, 1
@@ -167,7 +187,7 @@ class RunReader:
             yield Emit(Started(self.run_id, attempt))
         elif attempt > self.attempt:
             self.attempt = attempt
-            state = yield from again(Call("threads", "get_state", (self._thread_id,)))
+            state = yield from again(Call("threads", "get_state", (self.thread_id,)))
             yield Emit(Retried(self.run_id, attempt, self.shown.void(messages_in(state.get("values")))))
 
     def _custom(self, data: Any, namespace: tuple[str, ...]) -> Event:
@@ -201,7 +221,7 @@ def stream(
         if resume is not None:
             options["command"] = {"resume": (yield from placed(thread_id, resume))}
         else:
-            yield from _refuse_if_paused(thread_id)
+            yield from refuse_if_paused(thread_id)
             options["input"] = input
         options |= {"stream_subgraphs": True, "stream_resumable": True, "on_disconnect": "continue"}
         options |= {"multitask_strategy": "reject", **run}
@@ -218,7 +238,7 @@ def check_one(**given: Any) -> None:
         raise ValueError(f"give exactly one of {', '.join(f'{name}=' for name in given)}")
 
 
-def _refuse_if_paused(thread_id: str) -> Generator[StreamStep, Any, None]:
+def refuse_if_paused(thread_id: str) -> Generator[StreamStep, Any, None]:
     """Stops new input that would give every pending interrupt of the thread another id."""
     state = yield from again(Call("threads", "get_state", (thread_id,)))
     if pending := interrupts_of(state):

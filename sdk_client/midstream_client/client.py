@@ -10,9 +10,10 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from midstream_client import _answering, _steering, _streaming
-from midstream_client._flow import Call, Clock, Flow, Pause, Step, run_options
-from midstream_client._streaming import END, Emit, Next, Open, StreamFlow
+from midstream_client import _answering, _steering, _streaming, _thread_streaming
+from midstream_client._flow import Call, Clock, Flow, Pause, Step, credentials, run_options
+from midstream_client._streaming import END, Command, Emit, Next, Open, StreamFlow, Subscribe
+from midstream_client._thread_streaming import Protocol
 from midstream_client.answers import Answer
 from midstream_client.events import Event
 from midstream_client.interrupts import PendingInterrupt, Resumed
@@ -170,6 +171,7 @@ class Midstream:
         input: Mapping[str, Any] | None = None,  # noqa: A002 (the SDK's own word)
         resume: Mapping[str, Answer] | None = None,
         run_id: str | None = None,
+        protocol: Protocol = "runs",
         config: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -185,6 +187,9 @@ class Midstream:
             input: Starts a run with this input.
             resume: Starts a run with these answers, by interrupt id, checked as `resume` checks them.
             run_id: Joins this run, from the first event that the server has kept.
+            protocol: `runs`; or `threads` or `websocket`, for the newer protocol of `client.threads.stream`,
+                which names no nodes, and shows midstream's events only of graphs with the
+                `PreemptionTransformer`; where the server does not have it, `runs` takes its place.
             config: For a new run.
             context: For a new run.
             metadata: For a new run.
@@ -197,7 +202,11 @@ class Midstream:
         """
         _streaming.check_one(input=input, resume=resume, run_id=run_id)
         run = run_options(config, context, metadata)
-        flow = _streaming.stream(thread_id, assistant_id, input=input, resume=resume, run_id=run_id, run=run)
+        what: Any = {"input": input, "resume": resume, "run_id": run_id, "run": run}
+        if protocol == "runs":
+            flow = _streaming.stream(thread_id, assistant_id, **what)
+        else:
+            flow = _thread_streaming.stream(thread_id, assistant_id, protocol=protocol, **what)
         return self._events(flow)
 
     async def interrupts(self, thread_id: str) -> list[PendingInterrupt]:
@@ -279,6 +288,11 @@ class Midstream:
                             source = getattr(getattr(self._client, step.call.part), step.call.method)(
                                 *step.call.args, **step.call.options
                             )
+                        elif isinstance(step, Subscribe):
+                            await _close(source)
+                            source = self._subscribed(step)
+                        elif isinstance(step, Command):
+                            result = await self._command(step)
                         elif isinstance(step, Next):
                             result = await anext(source, END)
                         else:
@@ -291,6 +305,32 @@ class Midstream:
                     return
         finally:
             await _close(source)
+
+    async def _command(self, step: Command) -> Any:
+        transport = self._transport(step.thread_id, is_websocket=False)
+        command = {"id": 1, "method": step.method, "params": dict(step.params)}
+        return await transport.send_command(command) or {}
+
+    async def _subscribed(self, step: Subscribe) -> AsyncGenerator[Any, None]:
+        transport = self._transport(step.thread_id, is_websocket=step.is_websocket)
+        handle = transport.open_event_stream({"channels": list(step.channels)})
+        try:
+            await handle.ready
+            async for event in handle.events:
+                yield event
+            if (error := await handle.done) is not None:
+                raise error
+        finally:
+            await handle.close()
+            await transport.close()
+
+    def _transport(self, thread_id: str, *, is_websocket: bool) -> Any:
+        # Imported here: who has a client has it already, and who uses the wire alone does not need it.
+        from langgraph_sdk.stream.transport import ProtocolSseTransport, ProtocolWebSocketTransport
+
+        make = ProtocolWebSocketTransport if is_websocket else ProtocolSseTransport
+        client = self._client.http.client
+        return make(client=client, thread_id=thread_id, headers=credentials(client.headers))
 
 
 async def _close(source: Any) -> None:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from midstream_client import _answering, _steering, _streaming
-from midstream_client._flow import Call, Clock, Flow, Pause, Step, run_options
-from midstream_client._streaming import END, Emit, Next, Open, StreamFlow
+from midstream_client import _answering, _steering, _streaming, _thread_streaming
+from midstream_client._flow import Call, Clock, Flow, Pause, Step, credentials, run_options
+from midstream_client._streaming import END, Command, Emit, Next, Open, StreamFlow, Subscribe
+from midstream_client._thread_streaming import Protocol
 from midstream_client.answers import Answer
 from midstream_client.events import Event
 from midstream_client.interrupts import PendingInterrupt, Resumed
@@ -169,6 +170,7 @@ class SyncMidstream:
         input: Mapping[str, Any] | None = None,  # noqa: A002 (the SDK's own word)
         resume: Mapping[str, Answer] | None = None,
         run_id: str | None = None,
+        protocol: Protocol = "runs",
         config: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -184,6 +186,9 @@ class SyncMidstream:
             input: Starts a run with this input.
             resume: Starts a run with these answers, by interrupt id, checked as `resume` checks them.
             run_id: Joins this run, from the first event that the server has kept.
+            protocol: `runs`; or `threads` or `websocket`, for the newer protocol of `client.threads.stream`,
+                which names no nodes, and shows midstream's events only of graphs with the
+                `PreemptionTransformer`; where the server does not have it, `runs` takes its place.
             config: For a new run.
             context: For a new run.
             metadata: For a new run.
@@ -196,7 +201,11 @@ class SyncMidstream:
         """
         _streaming.check_one(input=input, resume=resume, run_id=run_id)
         run = run_options(config, context, metadata)
-        flow = _streaming.stream(thread_id, assistant_id, input=input, resume=resume, run_id=run_id, run=run)
+        what: Any = {"input": input, "resume": resume, "run_id": run_id, "run": run}
+        if protocol == "runs":
+            flow = _streaming.stream(thread_id, assistant_id, **what)
+        else:
+            flow = _thread_streaming.stream(thread_id, assistant_id, protocol=protocol, **what)
         return self._events(flow)
 
     def interrupts(self, thread_id: str) -> list[PendingInterrupt]:
@@ -278,6 +287,11 @@ class SyncMidstream:
                             source = getattr(getattr(self._client, step.call.part), step.call.method)(
                                 *step.call.args, **step.call.options
                             )
+                        elif isinstance(step, Subscribe):
+                            _close(source)
+                            source = self._subscribed(step)
+                        elif isinstance(step, Command):
+                            result = self._command(step)
                         elif isinstance(step, Next):
                             result = next(source, END)
                         else:
@@ -290,6 +304,28 @@ class SyncMidstream:
                     return
         finally:
             _close(source)
+
+    def _command(self, step: Command) -> Any:
+        transport = self._transport(step.thread_id, is_websocket=False)
+        command = {"id": 1, "method": step.method, "params": dict(step.params)}
+        return transport.send_command(command) or {}
+
+    def _subscribed(self, step: Subscribe) -> Generator[Any, None, None]:
+        transport = self._transport(step.thread_id, is_websocket=step.is_websocket)
+        handle = transport.open_event_stream({"channels": list(step.channels)})
+        try:
+            yield from handle.events
+        finally:
+            handle.close()
+            transport.close()
+
+    def _transport(self, thread_id: str, *, is_websocket: bool) -> Any:
+        # Imported here: who has a client has it already, and who uses the wire alone does not need it.
+        from langgraph_sdk.stream.transport import SyncProtocolSseTransport, SyncProtocolWebSocketTransport
+
+        make = SyncProtocolWebSocketTransport if is_websocket else SyncProtocolSseTransport
+        client = self._client.http.client
+        return make(client=client, thread_id=thread_id, headers=credentials(client.headers))
 
 
 def _close(source: Any) -> None:

@@ -78,22 +78,27 @@ class FakeAPI:
     paths: tuple[str, ...] = ("/{path:path}",)
 
     def __init__(self) -> None:
+        self.url = ""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the script and what was written down, for the next test."""
         self.script: deque[tuple[Part, ...]] = deque()
         self.received: list[Any] = []
         self.refused: list[str] = []
         self.hung_up = 0
         """How many streams the client closed before their end."""
 
-        self.streamed: list[str] = []
-        """The text that was sent, by answer."""
-
-        self.url = ""
         self.is_down = False
 
     def says(self, *parts: Part) -> Self:
         """Adds an answer."""
         self.script.append(parts)
         return self
+
+    def model(self, **options: Any) -> Any:
+        """Returns the provider's own client, pointed at this server."""
+        raise NotImplementedError
 
     def check(self, body: Any, request: Request) -> None:
         """Raises `RefusedError` for a request that the provider's documents forbid."""
@@ -105,6 +110,12 @@ class FakeAPI:
         raise NotImplementedError
 
     async def _serve(self, request: Request) -> Response:
+        response = await self._answer(request)
+        # One connection for each request: none is left over when a test's event loop ends.
+        response.headers["connection"] = "close"
+        return response
+
+    async def _answer(self, request: Request) -> Response:
         body = await request.json()
         self.received.append(body)
         if self.is_down:
@@ -115,12 +126,10 @@ class FakeAPI:
             self.refused.append(str(refused))
             return self.refusal(str(refused))
         parts = self.script.popleft() if self.script else ("There is no more in the script.",)
-        self.streamed.append("")
         if not self.is_stream(body, request):
             return self.whole(body, [part for part in parts if isinstance(part, str)])
         stream = self._stream(request, self.writer(body), parts)
-        # One connection for each request: none is left over when a test's event loop ends.
-        return StreamingResponse(stream, media_type=self.media_type, headers={"connection": "close"})
+        return StreamingResponse(stream, media_type=self.media_type)
 
     def is_stream(self, body: Any, request: Request) -> bool:
         return bool(body.get("stream", True))
@@ -140,12 +149,12 @@ class FakeAPI:
                     until = time.monotonic() + GIVEN_UP_AFTER_SECONDS
                     while not await request.is_disconnected() and time.monotonic() < until:
                         if part is ENDLESS:
-                            for event in self._say(writer, "word "):
+                            for event in writer.write("word "):
                                 yield event
                         await asyncio.sleep(PAUSE_SECONDS)
                     return
                 if isinstance(part, Said):
-                    for event in self._say(writer, part):
+                    for event in writer.write(part):
                         yield event
                     await asyncio.sleep(0)
                 elif callable(part):
@@ -157,11 +166,6 @@ class FakeAPI:
         finally:
             if not ended:
                 self.hung_up += 1
-
-    def _say(self, writer: Writer, part: Any) -> list[bytes]:
-        if isinstance(part, str):
-            self.streamed[-1] += part
-        return writer.write(part)
 
     def wait_until_hung_up(self, times: int = 1) -> None:
         """Returns when the client has closed that many streams; fails if it does not."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -25,11 +26,25 @@ APIS: dict[str, type[FakeAPI]] = {
 }
 
 
+@pytest.fixture(scope="session")
+def servers() -> Iterator[dict[str, FakeAPI]]:
+    """The strict servers, each started once."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(kind()) for name, kind in APIS.items()}
+
+
+@pytest.fixture
+def apis(servers: dict[str, FakeAPI]) -> dict[str, Any]:
+    """All of them, as new."""
+    for api in servers.values():
+        api.reset()
+    return servers
+
+
 @pytest.fixture(params=APIS)
-def api(request: pytest.FixtureRequest) -> Iterator[FakeAPI]:
-    """Each provider's strict server in turn."""
-    with APIS[request.param]() as api:
-        yield api
+def api(request: pytest.FixtureRequest, apis: dict[str, Any]) -> Any:
+    """Each in turn."""
+    return apis[request.param]
 
 
 @pytest.fixture
@@ -38,36 +53,25 @@ def thread() -> Thread:
 
 
 @pytest.fixture
-def responses() -> Iterator[Any]:
-    with Responses() as api:
-        yield api
+def responses(apis: dict[str, Any]) -> Any:
+    return apis["responses"]
 
 
 @pytest.fixture
-def anthropic() -> Iterator[Any]:
-    with Messages() as api:
-        yield api
+def anthropic(apis: dict[str, Any]) -> Any:
+    return apis["anthropic"]
 
 
 @pytest.fixture
-def chat() -> Iterator[Any]:
-    with ChatCompletions() as api:
-        yield api
+def chat(apis: dict[str, Any]) -> Any:
+    return apis["chat"]
 
 
 @pytest.fixture
-def mistral() -> Iterator[Any]:
-    with Mistral() as api:
-        yield api
+def mistral(apis: dict[str, Any]) -> Any:
+    return apis["mistral"]
 
 
 @pytest.fixture
-def bedrock() -> Iterator[Any]:
-    with Converse() as api:
-        yield api
-
-
-@pytest.fixture
-def google() -> Iterator[Any]:
-    with GenerateContent() as api:
-        yield api
+def google(apis: dict[str, Any]) -> Any:
+    return apis["google"]

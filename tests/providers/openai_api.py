@@ -129,8 +129,8 @@ class _Chat(Writer):
 class Responses(FakeAPI):
     """`/responses`: keeps what completed, and knows nothing else by its id."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def reset(self) -> None:
+        super().reset()
         self.stored: set[str] = set()
         self.ciphers: dict[str, str] = {}
         """The ciphertext of each reasoning item that was ever sent."""
@@ -194,12 +194,14 @@ class Responses(FakeAPI):
 
     def writer(self, body: Any) -> Writer:
         self.answers += 1
-        return _Items(self, self.answers, body.get("store") is not False)
+        is_shown = "reasoning.encrypted_content" in (body.get("include") or ())
+        return _Items(self, self.answers, body.get("store") is not False, is_shown)
 
 
 class _Items(Writer):
-    def __init__(self, api: Responses, number: int, stores: bool) -> None:
+    def __init__(self, api: Responses, number: int, stores: bool, is_shown: bool) -> None:
         self._api = api
+        self._is_shown = is_shown
         self._number = number
         self._stores = stores
         self._output: list[dict[str, Any]] = []
@@ -296,8 +298,9 @@ class _Items(Writer):
 
     def _reasoning(self, part: Think) -> list[bytes]:
         name = self._item("rs", part.id)
-        # The real API sends a ciphertext twice: one as the item begins, and the whole as it is done.
-        item = {"id": name, "type": "reasoning", "summary": [], "encrypted_content": f"early-{name}"}
+        item: dict[str, Any] = {"id": name, "type": "reasoning", "summary": []}
+        if self._is_shown:  # the real API sends it twice: as the item begins, and the whole as it is done
+            item["encrypted_content"] = f"early-{name}"
         place = {"output_index": len(self._output), "item_id": name, "summary_index": 0}
         empty = {"type": "summary_text", "text": ""}
         events = [
@@ -307,9 +310,10 @@ class _Items(Writer):
         ]
         if part.cut:
             return events
-        cipher = self._api.ciphers[name] = f"cipher-{name}"
-        summary = [{"type": "summary_text", "text": part.text}]
-        return [*events, *self._done({**item, "summary": summary, "encrypted_content": cipher})]
+        item["summary"] = [{"type": "summary_text", "text": part.text}]
+        if self._is_shown:
+            item["encrypted_content"] = self._api.ciphers[name] = f"cipher-{name}"
+        return [*events, *self._done(item)]
 
     def end(self) -> list[bytes]:
         events = self._close()

@@ -177,7 +177,7 @@ def _passed_on() -> dict[str, str]:
     env = {
         name: value for name, value in os.environ.items() if not name.startswith(("LANGSMITH_", "LANGCHAIN_"))
     }
-    roots = [str(ROOT / name) for name in ("extensions", "sdk_client", "graphs")]
+    roots = [str(ROOT / name) for name in ("extensions", "sdk_client", "graphs", "tests")]
     inherited = [str(Path(part).resolve()) for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
     env["PYTHONPATH"] = os.pathsep.join([*roots, *(part for part in inherited if part not in roots)])
     return env

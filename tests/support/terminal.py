@@ -17,7 +17,7 @@ from typing import Self
 
 import pyte
 
-SHOWS_WITHIN_SECONDS = 15.0
+SHOWS_WITHIN_SECONDS = 30.0
 
 
 class Terminal:

@@ -5,6 +5,8 @@ The two differ by these words and no other; `test_client_surface.py` holds them 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "sdk_client" / "midstream_client"
@@ -16,9 +18,22 @@ WORDS = (
         "tests/support/unasync.py.",
     ),
     ("import asyncio\n", ""),
+    (
+        """            await handle.ready
+            async for event in handle.events:
+                yield event
+            if (error := await handle.done) is not None:
+                raise error
+""",
+        """            yield from handle.events
+""",
+    ),
+    ("ProtocolSseTransport", "SyncProtocolSseTransport"),
+    ("ProtocolWebSocketTransport", "SyncProtocolWebSocketTransport"),
     ("async def ", "def "),
     ("await ", ""),
     ("AsyncGenerator[Event, None]", "Generator[Event, None, None]"),
+    ("AsyncGenerator[Any, None]", "Generator[Any, None, None]"),
     ("AsyncGenerator, Mapping", "Generator, Mapping"),
     ("aclosing", "closing"),
     ("asyncio.sleep", "time.sleep"),
@@ -36,7 +51,10 @@ def sync_source() -> str:
     for awaited, plain in WORDS:
         assert awaited in text, f"client.py has no {awaited!r} any more"
         text = text.replace(awaited, plain)
-    return text
+    # What is shorter without `await` may fit on a line.
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", f"{FOLDER}/sync_client.py", "-"]
+    done = subprocess.run(command, cwd=FOLDER, input=text, capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 if __name__ == "__main__":

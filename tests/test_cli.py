@@ -1,0 +1,130 @@
+"""The `midstream` command, as a script and as a person use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import httpx
+import pytest
+import respx
+from langgraph_sdk import get_sync_client
+
+from midstream_client.cli import main
+from support.dev_server import DevServer
+from support.hosted import calls, said
+
+
+class Command:
+    """Runs `midstream` in this process."""
+
+    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.url = url
+        self._capsys = capsys
+
+    def json(self, *arguments: str) -> Any:
+        assert main([*arguments, "--url", self.url, "--json"]) == 0
+        return json.loads(self._capsys.readouterr().out)
+
+    def text(self, *arguments: str) -> str:
+        assert main([*arguments, "--url", self.url]) == 0
+        return self._capsys.readouterr().out
+
+    def error(self, *arguments: str) -> str:
+        assert main([*arguments, "--url", self.url]) == 1
+        printed = self._capsys.readouterr()
+        assert printed.out == ""
+        return printed.err
+
+
+@pytest.fixture
+def midstream(hosted_url: str, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(hosted_url, capsys)
+
+
+@pytest.fixture
+def new_thread(hosted_url: str) -> str:
+    with get_sync_client(url=hosted_url, api_key=None) as client:
+        return str(client.threads.create()["thread_id"])
+
+
+def test_a_script_steers_lists_withdraws_and_halts(midstream: Command, new_thread: str) -> None:
+    steered = midstream.json("steer", new_thread, "use metres", "--node", "model")
+    assert (steered["thread_status"], steered["thread_id"]) == ("idle", new_thread)
+    (pending,) = midstream.json("requests", new_thread)
+    assert (pending["id"], pending["node"]) == (steered["id"], "model")
+    assert midstream.json("withdraw", new_thread, steered["id"])["id"] == steered["id"]
+
+    assert midstream.json("halt", new_thread, "enough", "--wait", "5")["outcome"] == "pending"
+    sent = midstream.json("send", new_thread, "Hello", "--assistant", "brief", "--id", str(uuid.uuid4()))
+    assert sent["how"] == "started"
+
+
+def test_a_script_answers_what_a_thread_waits_for(
+    midstream: Command, new_thread: str, hosted_url: str
+) -> None:
+    with get_sync_client(url=hosted_url, api_key=None) as client:
+        asked = calls(("ask_user", {"question": "which?"}), ("send_email", {"to": "ann", "body": "hi"}))
+        client.runs.wait(new_thread, "brief", input=said(asked))
+
+    question, email = sorted(
+        midstream.json("interrupts", new_thread), key=lambda each: each["kind"] != "question"
+    )
+    assert (question["value"], email["actions"][0]["name"]) == ({"question": "which?"}, "send_email")
+    table = midstream.text("interrupts", new_thread)
+    assert "send_email(to='ann'" in " ".join(table.split())
+    assert new_thread in [each["thread_id"] for each in midstream.json("threads", "--status", "interrupted")]
+    assert new_thread in midstream.text("threads", "--limit", "100")
+
+    resume = ["resume", new_thread, "--assistant", "brief"]
+    assert "'maybe'" in midstream.error(*resume, f'{email["id"]}=["maybe"]')
+    assert "is not JSON" in midstream.error(*resume, f"{email['id']}=maybe")
+    assert "INTERRUPT=JSON" in midstream.error(*resume, "maybe")
+    resumed = midstream.json(
+        *resume, f'{email["id"]}={{"call_1": {{"type": "approve"}}}}', f'{question["id"]}={{"choice": "red"}}'
+    )
+    assert (resumed["status"], resumed["open"]) == ("success", [])
+    assert midstream.text("interrupts", new_thread) == "the thread waits for nobody\n"
+    assert midstream.text("requests", new_thread) == "nothing is pending\n"
+
+
+def test_a_person_reads_what_becomes_of_a_request(midstream: Command, new_thread: str) -> None:
+    assert "it waits for the next run" in midstream.text("steer", new_thread, "use metres")
+    assert "use metres" in midstream.text("requests", new_thread)
+    assert "started" in midstream.text("send", new_thread, "Hello", "--assistant", "brief")
+
+
+def test_what_cannot_be_done_is_one_line_and_an_exit_code(midstream: Command, new_thread: str) -> None:
+    assert "404" in midstream.error("steer", str(uuid.uuid4()), "x")
+    assert "knows no request" in midstream.error("withdraw", new_thread, str(uuid.uuid4()))
+    assert "white space" in midstream.error("steer", new_thread, " ")
+    assert "needs a terminal" in midstream.error("chat", "--assistant", "brief")
+    with respx.mock() as router:
+        router.route().mock(side_effect=httpx.ConnectError("refused"))
+        assert f"no answer from {midstream.url}: refused" in midstream.error("threads")
+
+
+def test_a_server_without_midstream_is_told_apart(
+    server_without_midstream: DevServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    midstream = Command(server_without_midstream.url, capsys)
+    with get_sync_client(url=midstream.url, api_key=None) as client:
+        thread_id = client.threads.create()["thread_id"]
+        assert "midstream.server:app" in midstream.error("steer", thread_id, "x")
+        assert client.threads.get_history(thread_id) == []
+
+
+def test_the_chat_says_what_it_needs() -> None:
+    code = (
+        "import sys; sys.modules['prompt_toolkit'] = None; from midstream_client.cli import main; "
+        "sys.exit(main(['chat', '--assistant', 'agent']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=os.environ, check=False
+    )
+    assert done.returncode == 1
+    assert "pip install 'langgraph-midstream[cli]'" in done.stderr

@@ -1,0 +1,160 @@
+"""A run never fails at its recursion limit because somebody steered it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.errors import GraphRecursionError
+
+from fakes import Answer, Call, FakeChatModel, calls
+from midstream.boundary import is_steer
+from support.steering import OpenLedgerSaver, agent, is_sealed, ledger_of, steer, thread
+
+Moment = tuple[int, int]
+"""A call of the model, counted from 0, and how many of its words have come."""
+
+
+class ToolHeavyModel(FakeChatModel):
+    """Calls a tool in each of its rounds, whatever it is told meanwhile, and then ends."""
+
+    rounds: int
+
+    interludes: dict[Moment, list[Any]]
+    """What happens at which moment."""
+
+    def _start(self, messages: list[BaseMessage], options: dict[str, Any]) -> tuple[Call, Answer]:
+        call, _ = super()._start(messages, options)
+        done = sum(isinstance(message, ToolMessage) for message in messages)
+        steps: list[Any] = []
+        for n, word in enumerate(["Let", " me", " see."]):
+            steps += [word, *self.interludes.get((len(self.calls) - 1, n), ())]
+        if done < self.rounds:
+            steps += calls("work", call_id=f"call {done}")
+        return call, steps
+
+
+@dataclass
+class Left:
+    """What a run left."""
+
+    messages: list[BaseMessage]
+    halt_reason: str | None
+    pending: list[str]
+    """Texts of the requests that wait for the next run."""
+
+
+async def run(
+    limit: int,
+    rounds: int,
+    *,
+    at_entry: int = 0,
+    moments: Sequence[Moment] = (),
+    in_tools: Collection[int] = (),
+) -> Left | None:
+    """Steers an agent at these moments, at these rounds of its tool and before its run.
+
+    None: it failed at its limit.
+    """
+    saver, config = OpenLedgerSaver(), thread()
+    ledger = ledger_of(saver, config)
+    interludes: dict[Moment, list[Any]] = {}
+    for n, moment in enumerate(moments):
+        interludes.setdefault(moment, []).append(saver.posted(config, steer(f"streaming {n}")))
+    for n in range(at_entry):
+        await ledger.aappend(steer(f"entry {n}"))
+    worked = 0
+
+    @tool
+    async def work() -> str:
+        """Works."""
+        nonlocal worked
+        worked += 1
+        if worked in in_tools:
+            await ledger.aappend(steer(f"tool {worked}"))
+        return "worked"
+
+    graph = agent(ToolHeavyModel(rounds=rounds, interludes=interludes), saver=saver, tools=[work])
+    asked = {"messages": [HumanMessage("Go.", id="h1")]}
+    try:
+        values = await graph.ainvoke(asked, {**config, "recursion_limit": limit})
+    except GraphRecursionError:
+        return None
+    return Left(
+        messages=values["messages"],
+        halt_reason=values["preemption"].get("halt", {}).get("reason"),
+        pending=[str(entry.messages[0]["content"]) for entry in await ledger.arequests()],
+    )
+
+
+def check(left: Left | None, limit: int, rounds: int) -> None:
+    if left is None:
+        assert asyncio.run(run(limit, rounds)) is None
+        return
+
+    last = left.messages[-1]
+    assert isinstance(last, AIMessage | ToolMessage)
+    assert not (isinstance(last, AIMessage) and last.tool_calls)
+    tools = sum(isinstance(message, ToolMessage) for message in left.messages)
+    assert (tools == rounds) == (left.halt_reason is None)
+    assert left.halt_reason in (None, "recursion_limit")
+
+    applied = [message.text for message in left.messages if is_steer(message)]
+    assert len({*applied, *left.pending}) == len(applied) + len(left.pending)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    limit=st.integers(3, 12),
+    rounds=st.integers(0, 5),
+    at_entry=st.integers(0, 1),
+    moments=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=3),
+    in_tools=st.sets(st.integers(1, 5), max_size=2),
+)
+def test_a_steered_run_fails_at_its_limit_only_where_the_same_run_would_fail_unsteered(
+    limit: int, rounds: int, at_entry: int, moments: list[Moment], in_tools: set[int]
+) -> None:
+    steered = run(limit, rounds, at_entry=at_entry, moments=moments, in_tools=in_tools)
+    check(asyncio.run(steered), limit, rounds)
+
+
+@pytest.mark.parametrize("limit", range(3, 13))
+def test_one_steer_in_the_first_answer_of_a_run_with_just_enough_steps(limit: int) -> None:
+    """The longest run that the limit lets through, which has no step to spare for anybody else."""
+    rounds = (limit - 2) // 2
+    assert asyncio.run(run(limit, rounds)) is not None
+    assert asyncio.run(run(limit, rounds + 1)) is None
+    for moments, at_entry in [([(0, 0)], 0), ([(0, 2)], 0), ([], 1), ([(0, 0), (1, 0)], 1)]:
+        left = asyncio.run(run(limit, rounds, moments=moments, at_entry=at_entry))
+        assert left is not None
+        check(left, limit, rounds)
+
+
+async def test_a_run_that_lacks_the_steps_for_its_tools_after_a_seal_is_halted_and_keeps_its_words() -> None:
+    left = await run(8, 3, moments=[(0, 0)])
+    assert left is not None
+    assert left.halt_reason == "recursion_limit"
+    assert [(each.type, each.text, is_sealed(each)) for each in left.messages] == [
+        ("human", "Go.", False),
+        ("ai", "Let me", True),
+        ("human", "streaming 0", False),
+        ("ai", "Let me see.", False),
+        ("tool", "worked", False),
+        ("ai", "Let me see.", False),
+        ("tool", "worked", False),
+        ("ai", "Let me see.", False),
+    ]
+
+
+async def test_a_seal_that_the_remaining_steps_cannot_carry_is_refused_and_the_request_waits() -> None:
+    left = await run(4, 1, moments=[(0, 0)])
+    assert left is not None
+    assert left.pending == ["streaming 0"]
+    assert [each.type for each in left.messages] == ["human", "ai", "tool", "ai"]
