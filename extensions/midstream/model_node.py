@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.config import get_config
@@ -87,8 +87,6 @@ class ModelNode(Runnable[Any, Any]):
             )
         self._tools = list(tools)
         self._model = self._with_tools(model) if isinstance(model, Runnable) else model
-        # Of a model that is chosen later nothing is known: it is taken to call tools.
-        self._has_tools = _binds_tools(self._model) if isinstance(self._model, Runnable) else True
         self._prompt = prompt
         self._options = preemption if preemption is not None else Preemption()
         self._messages_key = messages_key
@@ -147,15 +145,6 @@ class ModelNode(Runnable[Any, Any]):
         if isinstance(prompt, BaseMessage):
             return [prompt, *messages]
         return [*prompt, *messages]
-
-
-def _binds_tools(model: Any) -> bool:
-    """Tells whether tools are bound to a model, also behind retries, fallbacks and in a sequence."""
-    if isinstance(model, RunnableBindingBase):
-        return bool(model.kwargs.get("tools")) or _binds_tools(model.bound)
-    if isinstance(model, RunnableWithFallbacks):
-        return any(_binds_tools(each) for each in model.runnables)
-    return isinstance(model, RunnableSequence) and _binds_tools(model.last)
 
 
 class _Steps:
@@ -262,7 +251,6 @@ class _Entry:
                 run=run_of(self.runtime),
                 messages_key=node._messages_key,
                 steps_left=steps_left(self._config),
-                has_tools=node._has_tools,
                 sent=sent,
             ),
             options=node._options,
