@@ -1,8 +1,8 @@
-"""What it costs that 200 streams look for requests of other processes, and how soon they see one.
+"""What it costs that many streams look for requests of other processes, and how soon they see one.
 
 One API process and one queue worker, on a PostgreSQL and a Redis of the benchmark's own. All streams are long
-and quiet: a word a second. The same streams run with preemption and without, in turns; what differs is the
-looking. Then, with all streams looking, every one of them is steered once, at a random moment.
+and quiet: a word a second. The same streams run with preemption and without; what differs is the looking.
+Then, with all streams looking, some of them are halted, at random moments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 from langgraph_sdk.client import LangGraphClient
 
-from bench.measure import median, quantile
+from bench.measure import quantile
 from bench.postgres import postgres
 from bench.report import Check, Table, arguments, publish
 from bench.servers import cpu_seconds
@@ -28,16 +28,17 @@ from support.held_graph import Holds
 from support.server_threads import Started, post
 from support.stack import Stack
 
-STREAMS = 200
-SECONDS = 8
-POLL_INTERVAL = 0.2
+SECONDS = 10
+HALTED = 60
+HALTED_WITHIN_SECONDS = 30.0
+SETTLED_AFTER_SECONDS = 5.0
 LATENCY_SLACK = 0.1
-STEERED_WITHIN_SECONDS = 15.0
-SETTLED_AFTER_SECONDS = 3.0
+PROMISED = 200, 0.2
 WITH, WITHOUT = "looking", "silent"
 
-GRAPH = f"""
+GRAPH = """
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -63,12 +64,12 @@ class NotedChatModel(ScriptedChatModel):
             # By the clock that all processes share.
             ended = time.time()
             asked = messages[-1].id
-            await asyncio.to_thread(note, f"{{asked}} {{ended}}")
+            await asyncio.to_thread(note, f"{asked} {ended}")
 
 
 def agent(**options):
     builder = StateGraph(MidstreamState)
-    preemption = Preemption(poll_interval={POLL_INTERVAL}, **options)
+    preemption = Preemption(poll_interval=float(os.environ["POLL_INTERVAL"]), **options)
     model = NotedChatModel(words=600, interval_ms=1000)
     builder.add_node("model", ModelNode(model, preemption=preemption))
     builder.add_edge(START, "model")
@@ -90,27 +91,51 @@ FILES: dict[str, Any] = {
 }
 
 
+LINE = "0.16"
+"""The langgraph-api that is measured."""
+
 ENVIRONMENT = {"REDIS_MAX_CONNECTIONS": "1000"}
 """The runtime holds one connection for each run, of 64 by default."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Some seconds of all streams."""
+class Shape:
+    """How many streams there are, and how they look."""
 
+    streams: int
+    interval: float
+    graph: str = WITH
+
+
+SHAPES = (
+    Shape(200, 0.2, WITHOUT),
+    Shape(40, 0.2),
+    Shape(*PROMISED),
+    Shape(200, 1.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """One stream that was halted: seconds until its provider's stream was closed."""
+
+    from_posting: float
+    from_answer: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was seen of one shape."""
+
+    shape: Shape
     queries_per_second: float
     worker_cpu: float
     """Processor seconds of the worker for each second."""
 
-    seconds: float
+    load: float
+    """The load average of the machine."""
 
-
-@dataclass(frozen=True, slots=True)
-class Steered:
-    """One stream that was steered: seconds until its provider's stream was closed."""
-
-    from_posting: float
-    from_answer: float
+    halted: Sequence[Halted]
 
 
 async def started(client: LangGraphClient, graph: str, streams: int) -> list[Started]:
@@ -121,12 +146,11 @@ async def started(client: LangGraphClient, graph: str, streams: int) -> list[Sta
         run = await client.runs.create(thread_id, graph, input=asked, stream_mode="messages-tuple")
         return Started(thread_id, run["run_id"], message_id)
 
-    runs = []
+    runs: list[Started] = []
     for _ in range(0, streams, 20):
         runs += await asyncio.gather(*(one() for _ in range(min(20, streams - len(runs)))))
     async with asyncio.timeout(180):
-        while (n := await running(client, runs)) < streams:
-            print(n, flush=True)
+        while await running(client, runs) < streams:
             await asyncio.sleep(2)
     return runs
 
@@ -145,100 +169,84 @@ async def transactions(database: psycopg.AsyncConnection[Any]) -> int:
     return int(row[0])
 
 
-async def span(stack: Stack, seconds: float) -> Span:
-    pid = stack.workers[0].pid
-    async with await psycopg.AsyncConnection.connect(stack.database_uri, autocommit=True) as database:
-        before = (await transactions(database), cpu_seconds(pid), time.perf_counter())
-        await asyncio.sleep(seconds)
-        after = (await transactions(database), cpu_seconds(pid), time.perf_counter())
-    taken = after[2] - before[2]
-    return Span((after[0] - before[0]) / taken, (after[1] - before[1]) / taken, taken)
-
-
-async def steered(
+async def halted(
     client: LangGraphClient, holds: Holds, runs: Sequence[Started], order: random.Random
-) -> list[Steered]:
-    async def one(run: Started) -> Steered:
-        await asyncio.sleep(order.random() * STEERED_WITHIN_SECONDS)
+) -> list[Halted]:
+    async def one(run: Started) -> Halted:
+        await asyncio.sleep(order.random() * HALTED_WITHIN_SECONDS)
         posted = time.time()
         await post(client, run.thread_id, "halt", reason="measured")
         answered = time.time()
         at = await holds.ended(run.message_id)
-        return Steered(at - posted, at - answered)
+        return Halted(at - posted, at - answered)
 
     return list(await asyncio.gather(*(one(run) for run in runs)))
 
 
-async def measured(
-    options: argparse.Namespace, uri: str
-) -> tuple[dict[str, list[Span]], list[Steered]]:
-    order = random.Random(options.seed)
-    spans: dict[str, list[Span]] = {WITH: [], WITHOUT: []}
-    latencies: list[Steered] = []
-    for _ in range(options.rounds):
-        for graph in [WITH]:
-            with Stack(
-                FILES, line=options.line, postgres_uri=uri, jobs=options.streams, env=ENVIRONMENT
-            ) as stack:
-                async with stack.client(timeout=120) as client:
-                    runs = await started(client, graph, options.streams)
-                    await asyncio.sleep(SETTLED_AFTER_SECONDS)
-                    spans[graph].append(await span(stack, options.seconds))
-                    print(f"{graph}: {spans[graph][-1]}", flush=True)
-                    if graph == WITH:
-                        latencies += await steered(client, Holds(stack.folder), runs[:60], order)
-    return spans, latencies
+async def measured(shape: Shape, uri: str, order: random.Random) -> Found:
+    env = {**ENVIRONMENT, "POLL_INTERVAL": str(shape.interval)}
+    with Stack(FILES, line=LINE, postgres_uri=uri, jobs=shape.streams, env=env) as stack:
+        pid = stack.workers[0].pid
+        async with (
+            stack.client(timeout=120) as client,
+            await psycopg.AsyncConnection.connect(stack.database_uri, autocommit=True) as database,
+        ):
+            runs = await started(client, shape.graph, shape.streams)
+            await asyncio.sleep(SETTLED_AFTER_SECONDS)
+            before = (await transactions(database), cpu_seconds(pid), time.perf_counter())
+            await asyncio.sleep(SECONDS)
+            after = (await transactions(database), cpu_seconds(pid), time.perf_counter())
+            seen: list[Halted] = []
+            if shape.graph == WITH:
+                some = order.sample(runs, min(HALTED, len(runs)))
+                seen = await halted(client, Holds(stack.folder), some, order)
+    taken = after[2] - before[2]
+    found = Found(
+        shape, (after[0] - before[0]) / taken, (after[1] - before[1]) / taken, os.getloadavg()[0], seen
+    )
+    print(row(found), flush=True)
+    return found
 
 
-def tables(spans: dict[str, list[Span]], latencies: Sequence[Steered], streams: int) -> list[Table]:
-    costs = [
-        [
-            graph,
-            f"{median([each.queries_per_second for each in seen]):.0f}",
-            f"{median([each.worker_cpu for each in seen]) * 100:.0f} %",
-        ]
-        for graph, seen in spans.items() if seen
-    ]
-    moments = [
-        (name, sorted(getattr(each, name) * 1e3 for each in latencies)) for name in ("from_posting", "from_answer")
-    ]
+def row(found: Found) -> list[str]:
+    shape = found.shape
+    moments = [each.from_posting * 1e3 for each in found.halted]
     return [
-        Table(f"{streams} quiet streams on one worker", ["graph", "queries/s", "worker's cpu"], costs),
-        Table(
-            "milliseconds until the stream was closed",
-            ["", "p50", "p90", "p99", "max"],
-            [
-                [name, *(f"{quantile(seen, share):.0f}" for share in (0.5, 0.9, 0.99, 1.0))]
-                for name, seen in moments
-            ],
-        ),
+        f"{shape.streams}",
+        f"{shape.interval:g} s" if shape.graph == WITH else "off",
+        f"{found.queries_per_second:.0f}",
+        f"{found.worker_cpu * 100:.0f} %",
+        *(f"{quantile(moments, share):.0f}" if moments else "" for share in (0.5, 0.9, 0.99)),
+        f"{found.load:.1f}",
     ]
 
 
 async def main(options: argparse.Namespace) -> None:
+    order = random.Random(options.seed)
     with postgres() as uri:
-        spans, latencies = await measured(options, uri)
+        seen = [await measured(shape, uri, order) for _ in range(options.rounds) for shape in SHAPES]
+    columns = ["streams", "poll_interval", "queries/s", "worker's cpu", "p50 ms", "p90", "p99", "load"]
+    table = Table(
+        "Quiet streams on one worker; from a host's post to the end of the stream, across processes",
+        columns,
+        [row(found) for found in seen],
+    )
+    promised = [each for each in seen if (each.shape.streams, each.shape.interval) == PROMISED]
+    latencies = [halt.from_posting for each in promised for halt in each.halted]
     publish(
         "polling",
-        tables(spans, latencies, options.streams),
-        options=vars(options),
-        samples={
-            **{name: [asdict(each) for each in seen] for name, seen in spans.items()},
-            "latencies": [asdict(each) for each in latencies],
-        },
+        [table],
+        options={**vars(options), "line": LINE, "halted": HALTED},
+        samples={"found": [asdict(each) for each in seen]},
         checks=[
             Check(
-                "seconds from the host's post to the end of the stream, across processes, p99",
-                POLL_INTERVAL + LATENCY_SLACK,
-                quantile([each.from_posting for each in latencies], 0.99),
+                f"seconds from post to the end of the stream, {PROMISED[0]} streams, p99",
+                PROMISED[1] + LATENCY_SLACK,
+                quantile(latencies, 0.99),
             )
         ],
     )
 
 
 if __name__ == "__main__":
-    options = arguments(__doc__, rounds=1)
-    options.streams, options.seconds = STREAMS, SECONDS
-    options.line = os.environ.get("MIDSTREAM_LINES", "0.16").rpartition(",")[2]
-    options.streams = int(os.environ.get("MIDSTREAM_STREAMS", STREAMS))
-    asyncio.run(main(options))
+    asyncio.run(main(arguments(__doc__, rounds=1)))

@@ -40,9 +40,9 @@ class Pace:
     def after(self, view: View | None, took: float, now: float | None = None) -> float:
         """Returns how long to wait after a look.
 
-        From the beginning of one look to that of the next no more than the slowest wait passes, unless looking
+        From the beginning of one look to that of the next no more than the slowest wait passes, unless a look
         takes longer than half of that: then the time between two looks is as long as a look takes, so that
-        whoever writes to the same storage gets his turn.
+        storage that is slow is not asked without a pause.
 
         Args:
             view: What was seen; None if the ledger could not be read.

@@ -1,8 +1,8 @@
 """A queue for those who look at the storage only to see whether something is new.
 
-A saver does one thing at a time. If all streams of a busy process stood in its line to look for requests, what
-their runs have to write would wait behind them. So of those who only look, a few are let through at once, and
-the others wait here, in their order. Whoever knows of something new goes past.
+A saver does one thing at a time. If all streams of a busy process stood in its line to look for requests,
+what their runs have to write would wait behind them. So of those who only look, a few are let through at
+once, and the others wait here, in their order. Whoever knows of something new goes past.
 """
 
 from __future__ import annotations

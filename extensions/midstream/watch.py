@@ -1,7 +1,8 @@
 """The look-out for new requests while answers stream: one for each run, whatever the number of its agents.
 
 It reads the ledger when it starts, at once when a request was written in this process, and at its `Pace` for
-those that another process wrote. What it sees it tells to all calls that are being streamed. A ledger that cannot be read does not disturb an answer: it is tried again at the next look.
+those that another process wrote. What it sees it tells to all calls that are being streamed. A ledger that
+cannot be read does not disturb an answer: it is tried again at the next look.
 """
 
 from __future__ import annotations
