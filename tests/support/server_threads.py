@@ -30,7 +30,8 @@ async def start(client: LangGraphClient, text: str, graph: str = "long") -> Star
     thread_id = (await client.threads.create())["thread_id"]
     message_id = str(uuid.uuid4())
     message = {"role": "user", "content": text, "id": message_id}
-    run = await client.runs.create(thread_id, graph, input={"messages": [message]})
+    asked: dict[str, Any] = {"messages": [message]}
+    run = await client.runs.create(thread_id, graph, input=asked)
     return Started(thread_id, run["run_id"], message_id)
 
 
