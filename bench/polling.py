@@ -120,7 +120,7 @@ async def started(client: LangGraphClient, graph: str, streams: int) -> list[Sta
         run = await client.runs.create(thread_id, graph, input=asked, stream_mode="messages-tuple")
         return Started(thread_id, run["run_id"], message_id)
 
-    runs = []
+    runs: list[Any] = []
     for _ in range(0, streams, 20):
         runs += await asyncio.gather(*(one() for _ in range(min(20, streams - len(runs)))))
     async with asyncio.timeout(180):
@@ -168,9 +168,7 @@ async def steered(
     return list(await asyncio.gather(*(one(run) for run in runs)))
 
 
-async def measured(
-    options: argparse.Namespace, uri: str
-) -> tuple[dict[str, list[Span]], list[Steered]]:
+async def measured(options: argparse.Namespace, uri: str) -> tuple[dict[str, list[Span]], list[Steered]]:
     order = random.Random(options.seed)
     spans: dict[str, list[Span]] = {WITH: [], WITHOUT: []}
     latencies: list[Steered] = []
@@ -199,7 +197,8 @@ def tables(spans: dict[str, list[Span]], latencies: Sequence[Steered], streams: 
         for graph, seen in spans.items()
     ]
     moments = [
-        (name, sorted(getattr(each, name) * 1e3 for each in latencies)) for name in ("from_posting", "from_answer")
+        (name, sorted(getattr(each, name) * 1e3 for each in latencies))
+        for name in ("from_posting", "from_answer")
     ]
     return [
         Table(f"{streams} quiet streams on one worker", ["graph", "queries/s", "worker's cpu"], costs),
