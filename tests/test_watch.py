@@ -17,6 +17,7 @@ from langgraph.graph import END, START, StateGraph
 from fakes import ENDLESS, SILENCE, FakeChatModel
 from midstream import Ledger, MidstreamState, ModelNode, Preemption, wakeup
 from midstream.ledger import NAMESPACE
+from midstream.pace import Pace
 from midstream.run import Run
 from midstream.watch import WatchedCall, awatching, watching
 from support.steering import ASKED, OpenLedgerSaver, agent, is_sealed, ledger_of, said, steer, thread
@@ -134,7 +135,7 @@ async def test_a_ledger_that_is_away_is_told_once_for_each_time_it_goes_away(
         await asyncio.wait_for(saver.failed.wait(), 5)
 
     with caplog.at_level(logging.WARNING, logger="midstream"):
-        async with awatching(run, ledger, config["configurable"]["thread_id"], call, 0.001):
+        async with awatching(run, ledger, config["configurable"]["thread_id"], call, Pace(0.001)):
             for _ in range(2):
                 saver.failures_left = 3
                 await looked()
@@ -152,9 +153,9 @@ async def test_parallel_calls_of_a_run_share_one_look_out() -> None:
     one, two = Listener(), Listener()
     before = asyncio.all_tasks()
 
-    async with awatching(run, ledger, thread_id, one, NEVER):
+    async with awatching(run, ledger, thread_id, one, Pace(NEVER)):
         await saver.is_read()
-        async with awatching(run, ledger, thread_id, two, NEVER):
+        async with awatching(run, ledger, thread_id, two, Pace(NEVER)):
             await saver.is_read()
             assert len(asyncio.all_tasks() - before) == 1
             request = await ledger.aappend(steer("Brief."))
@@ -181,8 +182,8 @@ def test_parallel_calls_on_threads_share_one_look_out() -> None:
     one, two = Listener(), Listener()
     before = threading.active_count()
 
-    with watching(run, ledger, thread_id, one, NEVER):
-        with watching(run, ledger, thread_id, two, NEVER):
+    with watching(run, ledger, thread_id, one, Pace(NEVER)):
+        with watching(run, ledger, thread_id, two, Pace(NEVER)):
             assert threading.active_count() == before + 1
             assert one.told.wait(5)
             assert two.told.wait(5)
@@ -225,7 +226,7 @@ async def test_a_caller_that_is_cancelled_waits_for_a_read_that_is_under_way() -
     ledger = SlowLedger()
 
     async def call() -> None:
-        async with awatching(Run("r"), ledger, "t", Listener(), NEVER):
+        async with awatching(Run("r"), ledger, "t", Listener(), Pace(NEVER)):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(call())
@@ -243,7 +244,7 @@ async def test_a_caller_that_is_cancelled_twice_goes_at_once_and_the_read_ends_b
     before = asyncio.all_tasks()
 
     async def call() -> None:
-        async with awatching(Run("r"), ledger, "t", Listener(), NEVER):
+        async with awatching(Run("r"), ledger, "t", Listener(), Pace(NEVER)):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(call())

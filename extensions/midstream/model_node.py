@@ -281,17 +281,15 @@ class _Entry:
 
     def _call(self, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
         model = self._node._choose(self._state, self.runtime)
-        interval = visit.options.poll_interval
-        with watching(visit.run, ledger, str(self._thread_id), call, interval):
+        with watching(visit.run, ledger, str(self._thread_id), call, visit.pace):
             answer = sealable(model, call, self._config).invoke(self._request(), self._config)
         return self._checked(answer)
 
     async def _acall(self, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
         model = await self._node._achoose(self._state, self.runtime)
-        interval = visit.options.poll_interval
         call.call_later = asyncio.get_running_loop().call_later
         try:
-            async with awatching(visit.run, ledger, str(self._thread_id), call, interval):
+            async with awatching(visit.run, ledger, str(self._thread_id), call, visit.pace):
                 answer = await sealable(model, call, self._config).ainvoke(self._request(), self._config)
         finally:
             call.finished()

@@ -7,6 +7,7 @@ hands to all of its nodes and subgraphs.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping
@@ -39,6 +40,9 @@ class Run:
         self.lock = Lock()
         self.shared: dict[Hashable, Any] = {}
         """What the agents' calls share while they last, by a key of its maker's; guarded by `lock`."""
+
+        self.began_at = time.time()
+        """When this process came to know the run, by the wall clock."""
 
         self.halt: Halt | None = None
         """Why this run was halted, as soon as one of its agents has decided it; None while it goes on."""

@@ -56,6 +56,7 @@ from midstream.events import Emitter
 from midstream.hooks import BoundaryHook, BoundaryInput, Moment, Wish
 from midstream.node_call import NodeCall, PolledCall
 from midstream.options import Preemption
+from midstream.pace import Pace
 from midstream.replay import SEALED_KEY, tidy_sealed
 from midstream.run import Run
 from midstream.state import Boundary, Halt, Handled, PreemptionState, Turn, merge
@@ -128,6 +129,12 @@ class Visit:
     @property
     def ended_before(self) -> Collection[str]:
         return [*self._turn["seals"], *self._turn["restarts"]]
+
+    @property
+    def pace(self) -> Pace:
+        """How often to look for requests while the model streams."""
+        is_resumed = any(run_id != self.run.id for run_id in self._turn["runs"])
+        return Pace(self.options.poll_interval, self.run.began_at if is_resumed else None)
 
     @property
     def can_seal(self) -> bool:
