@@ -19,6 +19,7 @@ from midstream import Ledger, MidstreamState, ModelNode, Preemption, wakeup
 from midstream.ledger import NAMESPACE
 from midstream.pace import Pace
 from midstream.run import Run
+from midstream.turnstile import AT_ONCE, Turnstile, turnstile
 from midstream.watch import WatchedCall, awatching, watching
 from support.steering import ASKED, OpenLedgerSaver, agent, is_sealed, ledger_of, said, steer, thread
 
@@ -323,3 +324,80 @@ async def test_two_agents_in_parallel_share_one_steer() -> None:
     assert state["preemption"]["stats"]["seals"] == 1
     assert set(state["preemption"]["handled"]) == {request}
     assert len(one.calls) + len(two.calls) == 3
+
+
+class CountingLedger(Ledger):
+    """A ledger that is read for as long as a test likes, and knows by how many at once."""
+
+    reading = 0
+    most = 0
+
+    def __init__(self, gate: asyncio.Event) -> None:
+        super().__init__(InMemorySaver(), str(uuid.uuid4()))
+        self._gate = gate
+        self.looks = 0
+        self.looked = asyncio.Event()
+
+    async def aview(self) -> Any:
+        kind = type(self)
+        kind.reading += 1
+        kind.most = max(kind.most, kind.reading)
+        try:
+            self.looks += 1
+            await self._gate.wait()
+            self.looked.set()
+            return await super().aview()
+        finally:
+            kind.reading -= 1
+
+
+async def test_of_many_runs_that_only_look_few_are_in_the_savers_line_at_once() -> None:
+    """What the runs have to write is in the same line."""
+    gate = asyncio.Event()
+    gate.set()
+    ledgers = [CountingLedger(gate) for _ in range(20)]
+
+    async def stream(ledger: CountingLedger, over: asyncio.Event) -> None:
+        async with awatching(Run(ledger._thread_id), ledger, ledger._thread_id, Listener(), Pace(0.004)):
+            await over.wait()
+
+    over = asyncio.Event()
+    async with asyncio.TaskGroup() as streams:
+        for ledger in ledgers:
+            streams.create_task(stream(ledger, over))
+        while any(ledger.looks < 2 for ledger in ledgers):  # the first look of each is not in the line
+            await asyncio.sleep(0.001)
+
+        CountingLedger.most = 0
+        gate.clear()
+        while CountingLedger.reading < AT_ONCE:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)  # longer than all of them wait between two looks
+        assert CountingLedger.reading == AT_ONCE
+
+        # One that knows of a request goes past; and whoever leaves does not wait for a turn.
+        waiting = min(ledgers, key=lambda ledger: ledger.looks)
+        before = waiting.looks
+        wakeup.notify(waiting._thread_id)
+        while waiting.looks == before:
+            await asyncio.sleep(0.001)
+        assert CountingLedger.reading in (AT_ONCE, AT_ONCE + 1)
+        over.set()
+        await asyncio.sleep(0.01)
+        assert len(asyncio.all_tasks()) <= 2 * (AT_ONCE + 1) + 2
+        gate.set()
+
+    assert repr(turnstile()) == f"<Turnstile [{AT_ONCE} free, 0 waiting]>"
+
+
+async def test_a_run_that_is_cancelled_in_the_line_gives_its_place_and_its_turn_away() -> None:
+    line = Turnstile(at_once=1)
+    first, second, third, fourth = (line.take() for _ in range(4))
+    assert [turn.done() for turn in (first, second, third, fourth)] == [True, False, False, False]
+
+    second.cancel()
+    third.set_result(False)
+    line.give_back()
+    assert fourth.result() is True
+    line.give_back()
+    assert repr(line) == "<Turnstile [1 free, 0 waiting]>"

@@ -20,6 +20,7 @@ from midstream.ledger import Ledger
 from midstream.pace import Pace
 from midstream.run import Run
 from midstream.seal import SealControl
+from midstream.turnstile import turnstile
 
 logger = logging.getLogger("midstream")
 
@@ -58,6 +59,8 @@ class AsyncWatch(_Calls):
 
     def __init__(self, ledger: Ledger, thread_id: str, pace: Pace) -> None:
         super().__init__(ledger, thread_id, pace)
+        self._turnstile = turnstile()
+        self._turn: asyncio.Future[bool] | None = None
         self._look_now = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -66,7 +69,7 @@ class AsyncWatch(_Calls):
         if self._task is None:
             self._task = asyncio.create_task(self._watch())
         else:
-            self._look_now.set()
+            self._wake()
 
     def leave(self, call: WatchedCall) -> bool:
         """Returns whether that was the last call."""
@@ -78,24 +81,46 @@ class AsyncWatch(_Calls):
 
         A cancelled caller leaves at once, and the read ends by itself.
         """
-        self._look_now.set()
+        self._wake()
         if self._task is not None:
             await asyncio.shield(self._task)
+
+    def _wake(self) -> None:
+        self._look_now.set()
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(False)
+
+    async def _look(self) -> View | None:
+        """Reads the ledger: at once if there is a reason, else when it is this watch's turn."""
+        if self._look_now.is_set():
+            self._look_now.clear()
+            return await self._ledger.aview()
+
+        turn = self._turn = self._turnstile.take()
+        try:
+            await turn
+            self._look_now.clear()
+            return await self._ledger.aview() if self._calls else None
+        finally:
+            # A wait that was cancelled has left the line, unless its turn had come just before.
+            if not turn.cancelled() and turn.result():
+                self._turnstile.give_back()
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
-            loop.call_soon_threadsafe(self._look_now.set)
+            loop.call_soon_threadsafe(self._wake)
 
         unsubscribe = wakeup.subscribe(self._thread_id, wake)
+        self._look_now.set()
         try:
             while self._calls:
-                self._look_now.clear()
                 view, began = None, time.monotonic()
                 try:
-                    view = await self._ledger.aview()
-                    self._tell(view)
+                    view = await self._look()
+                    if view is not None:
+                        self._tell(view)
                 except Exception:
                     self._failed()
                 if not self._calls:
