@@ -131,8 +131,10 @@ def with_metadata(
     if not said and not without_ids:
         return None
     content = orjson.loads(body)
+    changed = without_ids
     for run in content if isinstance(content, list) else [content]:
         run_id = run.pop("run_id", None) if without_ids else run.get("run_id")
         if run_id in said and "metadata" in run:
             run["metadata"] = {**(run["metadata"] or {}), **said[run_id]}
-    return orjson.dumps(content)
+            changed = True
+    return orjson.dumps(content) if changed else None
