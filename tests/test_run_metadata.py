@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import time
 import uuid
@@ -11,6 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient
@@ -327,6 +330,38 @@ def test_the_servers_answer_is_only_written_anew_where_something_is_added() -> N
     assert with_metadata(body, {}) is None
     added = with_metadata(body, {"a": {"halt_reason": "x"}})
     assert added == b'[{"run_id":"a","metadata":{"halt_reason":"x"}}]'
+
+
+names = st.sampled_from(["a", "b"])
+texts = st.sampled_from(["", "x", "}", "{", '{"run_id":"a"', "\\", '"'])
+run_rows = st.fixed_dictionaries(
+    {"run_id": names, "thread_id": texts},
+    optional={
+        "metadata": st.none() | st.dictionaries(st.sampled_from(["k", "halt_reason"]), texts, max_size=2),
+        "status": texts | st.none() | st.integers(),
+    },
+)
+rows = st.builds(
+    lambda row, inner: {**row, "kwargs": inner},
+    run_rows,
+    st.recursive(texts | run_rows, lambda inner: st.lists(inner, max_size=2), max_leaves=3),
+)
+
+
+@given(content=rows | st.lists(rows, max_size=3), order=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_however_an_answer_is_written_anew_it_says_the_same(content: Any, order: bool) -> None:
+    said: dict[str, Any] = {"a": {"halt_reason": "x", "preemption": {"seals": 1}}, "c": {"halt_reason": "y"}}
+    if order and isinstance(content, list):
+        content = [dict(reversed(row.items())) for row in content]
+
+    expected = copy.deepcopy(content)
+    for row in expected if isinstance(expected, list) else [expected]:
+        if row["run_id"] in said and "metadata" in row:
+            row["metadata"] = {**(row["metadata"] or {}), **said[row["run_id"]]}
+
+    answer = with_metadata(json.dumps(content, separators=(",", ":")).encode(), said)
+    assert json.loads(answer or json.dumps(content)) == expected
 
 
 async def test_a_bare_http_client_gets_a_true_content_length(hosted_url: str) -> None:
