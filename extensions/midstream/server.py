@@ -232,8 +232,7 @@ class _Runs(_Call):
         asked = _ROUTE.match(_route_path(self._scope))
         assert asked is not None
         thread_id = str(uuid.UUID(asked["thread"].rpartition("/")[2]))
-        page = await Ledger(await self._get_saver(), thread_id).aruns()
-        return {name: said for name, said in metadata_of(page).items() if name.encode() in body}
+        return metadata_of(await Ledger(await self._get_saver(), thread_id).aruns())
 
 
 class _Update(_Call):
