@@ -195,7 +195,8 @@ def tables(spans: dict[str, list[Span]], latencies: Sequence[Steered], streams: 
             f"{median([each.queries_per_second for each in seen]):.0f}",
             f"{median([each.worker_cpu for each in seen]) * 100:.0f} %",
         ]
-        for graph, seen in spans.items() if seen
+        for graph, seen in spans.items()
+        if seen
     ]
     moments = [
         (name, sorted(getattr(each, name) * 1e3 for each in latencies))
