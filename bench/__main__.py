@@ -9,7 +9,7 @@ import time
 
 from bench import ROOT
 
-NAMES = ("per_chunk", "growth", "seal_latency", "redirect", "many", "faults", "typescript")
+NAMES = ("per_chunk", "growth", "seal_latency", "redirect", "many", "faults", "tool_node", "typescript")
 
 
 def main() -> int:

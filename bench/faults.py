@@ -43,6 +43,17 @@ MAX_ANSWERS = 40
 
 KILLS = 3
 STEERS = ("first", "second")
+COLUMNS = {
+    "kills": "kills",
+    "steers": "accepted",
+    "applied": "applied",
+    "by a later run": "waited",
+    "lost": "lost",
+    "repeated": "repeated",
+    "out of order": "out_of_order",
+    "sealed turns": "seals",
+    "kept": "seals_kept",
+}
 GAP = 0.005
 WORDS = 200
 DONE_WITHIN_SECONDS = 60
@@ -157,7 +168,10 @@ class Death:
     """Steers that are in the thread more than once."""
 
     lost: int
-    """Steers that are neither in the thread nor pending."""
+    """Steers that are not in the thread."""
+
+    waited: int
+    """Steers that were accepted as the run ended, and applied by the next one."""
 
     out_of_order: bool
     seals: int
@@ -179,8 +193,8 @@ def agent(saver: Any) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-async def run(path: Path, thread_id: str) -> None:
-    """Runs the thread, or goes on with it, to its end."""
+async def run(path: Path, thread_id: str, follow_up: bool) -> None:
+    """Runs the thread, or goes on with it, to its end; or says something more to one that has ended."""
     config: Any = {"configurable": {"thread_id": thread_id}}
     async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
         graph = agent(saver)
@@ -189,15 +203,17 @@ async def run(path: Path, thread_id: str) -> None:
             await graph.ainvoke({"messages": [HumanMessage("Go on.", id="ask")]}, config, durability="sync")
         elif state.next:
             await graph.ainvoke(None, config, durability="sync")
+        elif follow_up:
+            await graph.ainvoke({"messages": [HumanMessage("And?", id="more")]}, config, durability="sync")
 
 
-def child(path: Path, thread_id: str) -> int:
+def child(path: Path, thread_id: str, *, follow_up: bool = False) -> int:
     """Runs the thread in a copy of this process, which has imported everything; returns its id."""
     process = os.fork()
     if process == 0:
         code = 1
         try:
-            asyncio.run(run(path, thread_id))
+            asyncio.run(run(path, thread_id, follow_up))
             code = 0
         finally:
             os._exit(code)
@@ -239,12 +255,25 @@ def death(path: Path, chance: random.Random) -> Death:
         process = child(path, thread_id)
     for _, text in todo:
         steer(path, thread_id, text)
+    finish(process)
+    # A steer that was accepted as the run ended waits for the next one.
+    waiting = len(pending(path, thread_id))
+    if waiting:
+        finish(child(path, thread_id, follow_up=True))
+    return found_in(path, thread_id, texts, kills, waiting)
+
+
+def finish(process: int) -> None:
     code = ended(process, DONE_WITHIN_SECONDS)
     if code is None:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
     assert code == 0, f"the run did not come to its end: {code}"
-    return found_in(path, thread_id, texts, kills)
+
+
+def pending(path: Path, thread_id: str) -> list[str]:
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        return [str(entry.messages[0]["content"]) for entry in Ledger(saver, thread_id).requests()]
 
 
 def steer(path: Path, thread_id: str, text: str) -> None:
@@ -252,10 +281,9 @@ def steer(path: Path, thread_id: str, text: str) -> None:
         Ledger(saver, thread_id).append({"kind": "steer", "messages": text})
 
 
-def found_in(path: Path, thread_id: str, texts: Sequence[str], kills: int) -> Death:
+def found_in(path: Path, thread_id: str, texts: Sequence[str], kills: int, waited: int) -> Death:
     with SqliteSaver.from_conn_string(str(path)) as saver:
         values = agent(saver).get_state({"configurable": {"thread_id": thread_id}}).values
-        pending = [entry.messages[0]["content"] for entry in Ledger(saver, thread_id).requests()]
     injected = [
         str(message.text)
         for message in values["messages"]
@@ -270,7 +298,8 @@ def found_in(path: Path, thread_id: str, texts: Sequence[str], kills: int) -> De
         accepted=len(texts),
         applied=len(set(injected)),
         repeated=sum(injected.count(text) > 1 for text in texts),
-        lost=sum(text not in injected and text not in pending for text in texts),
+        lost=sum(text not in injected for text in texts),
+        waited=waited,
         out_of_order=injected != [text for text in texts if text in injected],
         seals=values.get("preemption", {}).get("stats", {}).get("seals", 0),
         seals_kept=len(sealed),
@@ -295,7 +324,10 @@ def main(options: argparse.Namespace) -> None:
             sum(not each.finished for each in found),
         )
         answer_rows.append([kind, str(len(found)), *map(str, numbers)])
-    names = ("accepted", "applied", "lost", "repeated", "seals", "seals_kept", "kills", "out_of_order")
+    names = (
+        *("accepted", "applied", "waited", "lost", "repeated"),
+        *("seals", "seals_kept", "kills", "out_of_order"),
+    )
     total = {name: sum(int(getattr(each, name)) for each in deaths) for name in names}
     checks = [
         Check(
@@ -327,14 +359,8 @@ def main(options: argparse.Namespace) -> None:
             ),
             Table(
                 f"Runs on SQLite, steered twice, killed with -9 up to {KILLS} times: sums over {len(deaths)}",
-                ["kills", "steers", "applied", "lost", "repeated", "out of order", "sealed turns", "kept"],
-                [
-                    [
-                        str(total[name])
-                        for name in ("kills", "accepted", "applied", "lost", "repeated", "out_of_order")
-                    ]
-                    + [str(total["seals"]), str(total["seals_kept"])]
-                ],
+                list(COLUMNS),
+                [[str(total[name]) for name in COLUMNS.values()]],
             ),
         ],
         options={"rounds": options.rounds, "seed": options.seed},

@@ -87,7 +87,8 @@ async def crowd(server: DevServer, client: LangGraphClient, graph: str, threads:
 async def measured(crowds: Sequence[int], rounds: int, seed: int) -> dict[str, list[Crowd]]:
     order = random.Random(seed)
     found: dict[str, list[Crowd]] = {way: [] for way in WAYS}
-    limits = httpx.Limits(max_connections=None)
+    # Without kept connections: a server closes idle ones, perhaps just as the next request goes out.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with AsyncExitStack() as stack:
         servers: dict[bool, tuple[DevServer, LangGraphClient]] = {}
         for has_app in (True, False):
@@ -96,7 +97,7 @@ async def measured(crowds: Sequence[int], rounds: int, seed: int) -> dict[str, l
             )
             client = await stack.enter_async_context(running.client())
             # The SDK's own client would let only some of the streams through at a time.
-            client.http.client._transport = httpx.AsyncHTTPTransport(limits=limits)
+            client.http.client._transport = httpx.AsyncHTTPTransport(limits=limits, retries=5)
             servers[has_app] = running, client
         for has_app, graph in WAYS.values():
             await crowd(*servers[has_app], graph, 2)
@@ -181,4 +182,4 @@ async def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(arguments(__doc__, rounds=3)))
+    asyncio.run(main(arguments(__doc__, rounds=2)))

@@ -78,16 +78,3 @@ def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
     ]
 
     assert drawn == leaves
-
-
-def test_every_form_of_the_public_face_has_its_types() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--no-error-summary", "tests/typing_client.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-
-    assert (done.returncode, done.stdout) == (0, "")

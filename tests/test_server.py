@@ -476,7 +476,11 @@ async def test_events_are_not_held_back(client: LangGraphClient, server: DevServ
 
 WAYS: dict[str, dict[str, Any]] = {
     "as it comes": APP,
-    "auth on custom routes": {**APP, "enable_custom_route_auth": True},
+    "middleware first, auth on custom routes": {
+        **APP,
+        "middleware_order": "middleware_first",
+        "enable_custom_route_auth": True,
+    },
     "auth first": {**APP, "middleware_order": "auth_first"},
     "auth first and everywhere, mounted": {
         **APP,
@@ -527,6 +531,49 @@ async def test_a_stranger_neither_writes_nor_reads(guarded: tuple[DevServer, str
 
         assert (await ann.get(f"{path}/preemption")).json() == before
         assert (await ann.get(path)).json()["metadata"]["owner"] == "ann"
+
+
+@pytest.fixture(scope="module")
+def guarded_bare() -> Iterator[DevServer]:
+    """The same without midstream."""
+    with DevServer(waiting_graph(http={}, auth=True)) as running:
+        yield running
+
+
+async def test_a_stranger_learns_nothing_of_anothers_runs(
+    guarded: tuple[DevServer, str], guarded_bare: DevServer
+) -> None:
+    """Every answer that a stranger gets is, byte for byte, that of a server without us."""
+
+    async def seen(base_url: str) -> list[Any]:
+        answers: list[Any] = []
+        ann, bob = (
+            httpx.AsyncClient(base_url=base_url, headers={"authorization": f"Bearer {who}"}, timeout=20)
+            for who in ("ann", "bob")
+        )
+        nobody = httpx.AsyncClient(base_url=base_url)
+        async with ann, bob, nobody:
+            path = f"/threads/{(await ann.post('/threads', json={})).json()['thread_id']}"
+            later = {"assistant_id": "waiting", "input": {}, "after_seconds": 3600}
+            run_id = (await ann.post(f"{path}/runs", json=later)).json()["run_id"]
+            note = {"assistant_id": "waiting", "input": {"halted_runs": [run_id]}}
+            await ann.post(f"{path}/runs/wait", json=note)
+            [own] = [run for run in (await ann.get(f"{path}/runs")).json() if run["run_id"] == run_id]
+            for stranger in (bob, nobody):
+                for url in (f"{path}/runs", f"{path}/runs/{run_id}", f"{path}/runs?select=metadata"):
+                    answer = await stranger.get(url)
+                    answers.append((answer.status_code, scrubbed(answer.content)))
+            await ann.delete(path)
+        answers.append(own["metadata"].get("halt_reason"))
+        return answers
+
+    server, prefix = guarded
+    *answers, reason = await seen(server.url + prefix)
+    *without, no_reason = await seen(guarded_bare.url)
+
+    assert (reason, no_reason) == ("halt 0", None)
+    assert [status for status, _ in answers] == [404, 404, 404, 401, 401, 401]
+    assert answers == without
 
 
 async def test_code_within_the_server_needs_no_credentials(guarded: tuple[DevServer, str]) -> None:

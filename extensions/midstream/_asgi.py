@@ -11,6 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midstream._update_body import KeyFinder
 
+MAX_HELD_BYTES = 32 * 2**20
+"""An answer that is larger passes as it is."""
+
+_OF_ONE_BODY = frozenset((b"content-length", b"etag", b"content-md5", b"digest", b"content-digest"))
+"""Headers that are true of one body only."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -71,6 +77,64 @@ class Guard:
             return
         self.has_started = True
         await self._send(message)
+
+
+class Hold:
+    """Keeps a small JSON answer back until it is whole; every other answer passes as it comes."""
+
+    def __init__(self, send: Send) -> None:
+        self.is_whole = False
+        self._send = send
+        self._start: Message | None = None
+        self._body = bytearray()
+
+    @property
+    def body(self) -> bytes:
+        return bytes(self._body)
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and _is_plain_json(message):
+            self._start = message
+        elif self._start is None:
+            await self._send(message)
+        elif message["type"] == "http.response.body":
+            self._body += message.get("body", b"")
+            self.is_whole = not message.get("more_body", False)
+            if not self.is_whole and len(self._body) > MAX_HELD_BYTES:
+                await self._let_go(more_body=True)
+        else:
+            await self._let_go(more_body=True)
+            await self._send(message)
+
+    async def _let_go(self, *, more_body: bool = False) -> None:
+        assert self._start is not None
+        start, self._start = self._start, None
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": self.body, "more_body": more_body})
+
+    async def finish(self, body: bytes | None) -> None:
+        """Sends what was held back, with another body if one is given."""
+        if self._start is None:
+            return
+        if body is not None:
+            headers = [
+                (name, value)
+                for name, value in self._start.get("headers", ())
+                if name.lower() not in _OF_ONE_BODY
+            ]
+            headers.append((b"content-length", b"%d" % len(body)))
+            self._start = {**self._start, "headers": headers}
+            self._body = bytearray(body)
+        await self._let_go()
+
+
+def _is_plain_json(start: Message) -> bool:
+    headers = {name.lower(): value for name, value in start.get("headers", ())}
+    return bool(
+        start["status"] == 200
+        and headers.get(b"content-type", b"").startswith(b"application/json")
+        and headers.get(b"content-encoding", b"identity") == b"identity"
+    )
 
 
 class StraightLifespan(Starlette):

@@ -10,8 +10,10 @@ import hashlib
 import uuid
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
+from midstream import _run_notes as notes
+from midstream._run_notes import ARCHIVE, HaltRecord, Page, RunNote
 from midstream.errors import LedgerFullError, NotPendingError
 from midstream.state import Handled
 from midstream_client.protocol import MAX_PENDING, HaltRequest, Request, SteerRequest, WithdrawRequest
@@ -22,26 +24,12 @@ MAX_SETTLED = 32
 KEPT_MARKS = 64
 """How many requests that ended are remembered when the root is replaced, newest first."""
 
-KEPT_HALTS = 32
-"""How many halts are remembered when the root is replaced, newest first."""
-
 TICK = 1e-6
 """Seconds by which a request is later than the last one that its writer saw, whatever the clocks say."""
 
 T = TypeVar("T")
 
 Mark: TypeAlias = Handled
-
-
-class HaltRecord(TypedDict):
-    """That a run was halted; small, so that a list of runs can be told from it."""
-
-    run_id: str
-    reason: str
-    node: str
-
-    at: float
-    """Unix time, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +68,12 @@ class View:
     withdrawn: frozenset[str] = frozenset()
     halts: tuple[HaltRecord, ...] = ()
     """Oldest first."""
+
+    runs: Mapping[str, RunNote] = field(default_factory=dict)
+    """How often runs were sealed, by run id."""
+
+    has_archive: bool = False
+    """Whether there are notes of older runs on root 0."""
 
     size: int = 0
     """How many writes the newest root holds."""
@@ -169,6 +163,8 @@ def view_of(thread_id: str, *roots: Root) -> View:
     marks: dict[str, Mark] = {}
     withdrawn: set[str] = set()
     halts: dict[str, HaltRecord] = {}
+    runs: dict[str, RunNote] = {}
+    has_archive = False
     for root in reversed(roots):
         for _, channel, value in root.writes:
             if value.get("thread") != digest:
@@ -184,9 +180,14 @@ def view_of(thread_id: str, *roots: Root) -> View:
                 }
             elif channel == "halt":
                 halts.setdefault(value["halt"]["run_id"], value["halt"])
+            elif channel == "seal":
+                notes.add(runs, [value["seal"]])
             elif channel == "carried":
                 old_marks |= value["marks"]
                 halts |= {halt["run_id"]: halt for halt in value["halts"]}
+                # Ledgers of earlier versions have neither.
+                notes.add(runs, value.get("runs", ()))
+                has_archive = has_archive or value.get("has_archive", False)
 
     newest = roots[0]
     return View(
@@ -195,6 +196,8 @@ def view_of(thread_id: str, *roots: Root) -> View:
         marks=old_marks | marks,
         withdrawn=frozenset(withdrawn),
         halts=tuple(sorted(halts.values(), key=lambda halt: (halt["at"], halt["run_id"]))),
+        runs=runs,
+        has_archive=has_archive,
         size=len(newest.writes),
         carried=is_carried(newest),
         foreign=frozenset(task for task, _, value in newest.writes if value.get("thread") != digest),
@@ -278,6 +281,30 @@ def record_halt(thread_id: str, record: HaltRecord) -> Flow[None]:
     yield from _settle(view.root, Write(0, _task(digest, "halt", record["run_id"]), "halt", value))
 
 
+def record_seal(thread_id: str, note: RunNote, view: View) -> Flow[None]:
+    """Notes that a run was sealed, where the ledger, as it was seen last, does not know yet."""
+    if notes.is_known(note, view.runs):
+        return
+    digest = digest_of(thread_id)
+    what = [note["run_id"], *note["seals"], "", *note["empty_boundaries"]]
+    write = Write(0, _task(digest, "seal", *what), "seal", {"thread": digest, "seal": dict(note)})
+    yield from _settle(view.root, write)
+
+
+def runs(thread_id: str) -> Flow[Page]:
+    """Reads what the ledger knows of the thread's runs, however old."""
+    view = yield from look(thread_id)
+    halts: dict[str, HaltRecord] = {halt["run_id"]: halt for halt in view.halts}
+    noted = dict(view.runs)
+    archive: Root | None = (yield Read(ARCHIVE)) if view.has_archive else None
+    digest = digest_of(thread_id)
+    for _, _, value in archive.writes if archive else ():
+        if value.get("thread") == digest:
+            halts |= {halt["run_id"]: halt for halt in value["halts"]}
+            notes.add(noted, value["runs"])
+    return Page(halts, noted)
+
+
 def rotate(thread_id: str, view: View) -> Flow[None]:
     """Replaces the root if enough of it is settled; completes a replacement that was cut short."""
     if not view.carried:
@@ -300,8 +327,25 @@ def _carry(thread_id: str, n: int) -> Flow[None]:
     }
     marks = sorted({**gone, **old.marks}.items(), key=lambda item: (item[1]["accepted_at"], item[0]))
     digest = digest_of(thread_id)
-    value = {"thread": digest, "marks": dict(marks[-KEPT_MARKS:]), "halts": list(old.halts[-KEPT_HALTS:])}
+    gone_by, kept = notes.split(old.halts, old.runs)
+    if gone_by.halts or gone_by.runs:
+        yield from _archive(digest, gone_by)
+    value = {
+        "thread": digest,
+        "marks": dict(marks[-KEPT_MARKS:]),
+        "halts": list(kept.halts.values()),
+        "runs": list(kept.runs.values()),
+        "has_archive": bool(old.has_archive or gone_by.halts or gone_by.runs),
+    }
     yield Write(n, _task(digest, "carried"), "carried", value)
+
+
+def _archive(digest: str, page: Page) -> Flow[None]:
+    # Two that replace the same root at the same time may have read it differently: each writes its own page.
+    what = [*page.halts, "", *(f"{run['run_id']}={len(run['seals'])}" for run in page.runs.values())]
+    value = {"thread": digest, "halts": list(page.halts.values()), "runs": list(page.runs.values())}
+    yield Put(ARCHIVE)
+    yield Write(ARCHIVE, _task(digest, "page", *what), "page", value)
 
 
 def _settle(root: int, write: Write) -> Flow[int]:

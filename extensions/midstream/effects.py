@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from midstream._ledger_flow import View
+from midstream._run_notes import RunNote
 from midstream.hooks import BoundaryHook, BoundaryInput
 from midstream.node_call import NodeCall
 from midstream.state import Halt, Handled
@@ -47,6 +48,14 @@ class WriteHalt:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteSeal:
+    """Asks for the ledger's own note of a seal."""
+
+    note: RunNote
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
 class AskHook:
     """Asks a hook; answered by its `Wish`."""
 
@@ -61,6 +70,6 @@ class CallModel:
     call: NodeCall
 
 
-Effect: TypeAlias = ReadLedger | ReadSaved | WriteMarks | Rotate | WriteHalt | AskHook | CallModel
+Effect: TypeAlias = ReadLedger | ReadSaved | WriteMarks | Rotate | WriteHalt | WriteSeal | AskHook | CallModel
 T = TypeVar("T")
 Flow: TypeAlias = Generator[Effect, Any, T]

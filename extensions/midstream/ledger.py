@@ -31,9 +31,11 @@ from langgraph.checkpoint.base import (
 
 from midstream import _ledger_flow as flow
 from midstream import wakeup
-from midstream._ledger_flow import Accepted, Entry, HaltRecord, Mark, View
+from midstream._ledger_flow import Accepted, Entry, Mark, View
+from midstream._run_notes import HaltRecord, Page, RunNote
 from midstream.errors import ConfigurationError
 from midstream.state import Handled, preemption_of
+from midstream.telemetry import tell
 from midstream_client.protocol import Request, parse_request
 
 __all__ = ["NAMESPACE", "Accepted", "Entry", "HaltRecord", "Ledger", "Mark", "View", "root_id"]
@@ -84,15 +86,30 @@ class Ledger:
 
     def accept(self, request: Request | Mapping[str, Any]) -> Accepted:
         """Same as `append`, but says on which root the request is."""
-        accepted = self._run(flow.append(self._thread_id, parse_request(request), time.time()))
+        wanted, began = parse_request(request), time.time()
+        accepted = self._run(flow.append(self._thread_id, wanted, began))
         wakeup.notify(self._thread_id)
+        self._tell(wanted, began)
         return accepted
 
     async def aaccept(self, request: Request | Mapping[str, Any]) -> Accepted:
         """Same as `accept`, but awaited."""
-        accepted = await self._arun(flow.append(self._thread_id, parse_request(request), time.time()))
+        wanted, began = parse_request(request), time.time()
+        accepted = await self._arun(flow.append(self._thread_id, wanted, began))
         wakeup.notify(self._thread_id)
+        self._tell(wanted, began)
         return accepted
+
+    def _tell(self, request: Request, began: float) -> None:
+        tell(
+            "accepted",
+            began=began,
+            thread_id=self._thread_id,
+            request_id=request.id,
+            kind=request.kind,
+            run_id=getattr(request, "run_id", None),
+            node=getattr(request, "node", None),
+        )
 
     def requests(self) -> list[Entry]:
         """Returns the pending requests in order of acceptance."""
@@ -133,6 +150,22 @@ class Ledger:
     async def arecord_halt(self, record: HaltRecord) -> None:
         """Same as `record_halt`, but awaited."""
         await self._arun(flow.record_halt(self._thread_id, record))
+
+    def record_seal(self, note: RunNote, view: View) -> None:
+        """Notes that a run was sealed, where `view` does not know yet."""
+        self._run(flow.record_seal(self._thread_id, note, view))
+
+    async def arecord_seal(self, note: RunNote, view: View) -> None:
+        """Same as `record_seal`, but awaited."""
+        await self._arun(flow.record_seal(self._thread_id, note, view))
+
+    def runs(self) -> Page:
+        """Returns what is known of the thread's runs, however old: at most three reads of the saver."""
+        return self._run(flow.runs(self._thread_id))
+
+    async def aruns(self) -> Page:
+        """Same as `runs`, but awaited."""
+        return await self._arun(flow.runs(self._thread_id))
 
     def rotate(self, view: View) -> None:
         """Replaces the root if enough of it is settled, or completes a replacement that was cut short."""

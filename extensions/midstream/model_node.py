@@ -17,6 +17,7 @@ from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 
 from midstream._host import is_sent, read_channel, saver_of, steps_left
+from midstream._run_notes import counts
 from midstream.boundary import messages_of
 from midstream.effects import (
     AskHook,
@@ -28,6 +29,7 @@ from midstream.effects import (
     Rotate,
     WriteHalt,
     WriteMarks,
+    WriteSeal,
 )
 from midstream.errors import ConfigurationError
 from midstream.events import Emitter
@@ -37,6 +39,7 @@ from midstream.options import Preemption
 from midstream.run import is_inside_tool, run_of
 from midstream.seal import sealable
 from midstream.state import Handled, has_channel, merge, preemption_of
+from midstream.trace_metadata import add_to_trace
 from midstream.visit import Place, Update, Visit
 from midstream.watch import awatching, watching
 
@@ -200,6 +203,7 @@ class _Entry:
                 elif isinstance(effect, AskHook):
                     result = effect.hook.call(effect.given, visit.options.hook_timeout)
                 else:
+                    self._add_to_trace(effect, visit)
                     result = self._perform(effect, ledger)
         finally:
             steps.flow.close()
@@ -219,6 +223,7 @@ class _Entry:
                 elif isinstance(effect, AskHook):
                     result = await effect.hook.acall(effect.given, visit.options.hook_timeout)
                 else:
+                    self._add_to_trace(effect, visit)
                     result = await self._aperform(effect, ledger)
         finally:
             steps.flow.close()
@@ -305,6 +310,8 @@ class _Entry:
                     return ledger.rotate(view)
                 case WriteHalt(halt):
                     return ledger.record_halt(HaltRecord(**halt, at=time.time()))
+                case WriteSeal(note, view):
+                    return ledger.record_seal(note, view)
         except Exception:
             return _missed(effect)
 
@@ -323,8 +330,17 @@ class _Entry:
                     return await ledger.arotate(view)
                 case WriteHalt(halt):
                     return await ledger.arecord_halt(HaltRecord(**halt, at=time.time()))
+                case WriteSeal(note, view):
+                    return await ledger.arecord_seal(note, view)
         except Exception:
             return _missed(effect)
+
+    def _add_to_trace(self, effect: Effect, visit: Visit) -> None:
+        if isinstance(effect, WriteHalt | WriteSeal):
+            said: dict[str, Any] = {"preemption": counts(visit.run.seals.get(visit.run.id))}
+            if isinstance(effect, WriteHalt):
+                said["halt_reason"] = effect.halt["reason"]
+            add_to_trace(self._config, said)
 
     def _saved(self) -> RunnableConfig:
         return {"configurable": {"thread_id": self._thread_id, "checkpoint_ns": self._namespace}}

@@ -65,6 +65,9 @@ class NodeCall(WatchedCall):
         self.claimed: list[str] = []
         """The requests for which the answer was ended."""
 
+        self.claimed_since: float | None = None
+        """When the first of these was accepted, in seconds of Unix time; None if there are none."""
+
         self.holds_budget = False
         """Whether a seal was taken from the turn's budget, and not accounted for yet."""
 
@@ -108,6 +111,9 @@ class NodeCall(WatchedCall):
             return self._wait("budget")
         self.holds_budget = True
         self.claimed = claimed
+        self.claimed_since = min(
+            (entry.accepted_at for entry in self._wanted if entry.id in claimed), default=None
+        )
         return True
 
     def blocked(self, reason: WaitReason) -> None:

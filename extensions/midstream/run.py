@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
@@ -18,7 +18,9 @@ from typing import Any
 
 from langgraph.runtime import Runtime
 
+from midstream import _run_notes as notes
 from midstream._host import server_run_id
+from midstream._run_notes import RunNote
 from midstream.state import Halt, halt_of
 
 MAX_RUNS = 4096
@@ -48,6 +50,9 @@ class Run:
         self.halted_by: str | None = None
         """The agent that decided the halt."""
 
+        self.seals: dict[str, RunNote] = {}
+        """What is known of this run's seals, under its own id; guarded by `lock`."""
+
         self._owners: dict[str, str] = {}
         self._ended: set[str] = set()
         self._ending = 0
@@ -66,6 +71,11 @@ class Run:
         """Returns the requests that this agent has or could take."""
         with self.lock:
             return [name for name in request_ids if self._owners.get(name, owner) == owner]
+
+    def note_seal(self, note: RunNote, known: Mapping[str, RunNote]) -> None:
+        """Takes note of a seal, and of what is on the ledger of this run."""
+        with self.lock:
+            notes.add(self.seals, [note, *(each for name, each in known.items() if name == self.id)])
 
     def begin_seal(self, known: Collection[str], limit: int) -> bool:
         """Takes one seal or restart of the turn's budget, which the parallel agents of a run share.

@@ -8,17 +8,21 @@ Put `"http": {"app": "midstream.server:app"}` into `langgraph.json`, or, next to
 3. The server itself is asked, by a call that changes nothing of the thread but the time of its last update,
    whether the caller may update the thread; if not, its answer is the answer.
 4. The request is put on the ledger and acknowledged.
+
+The server's own answers about runs get what the ledger knows of them: why one was halted, and how often it
+was sealed.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import orjson
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -28,13 +32,15 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from midstream._asgi import Answer, Guard, Replay, StraightLifespan, perform
+from midstream._asgi import Answer, Guard, Hold, Replay, StraightLifespan, perform
 from midstream._host import server_saver
+from midstream._run_notes import metadata_of, with_metadata
 from midstream._update_body import KeyFinder
 from midstream._versions import unknown_server
 from midstream.errors import LedgerFullError, NotPendingError
 from midstream.ledger import NAMESPACE, Entry, Ledger, View, root_id
 from midstream.state import Handled
+from midstream.telemetry import tell
 from midstream_client.protocol import MAX_REQUEST_BYTES, Receipt, Request, parse_request
 
 KEY = "preemption"
@@ -42,12 +48,15 @@ KEY = "preemption"
 
 GetSaver: TypeAlias = Callable[[], Awaitable[BaseCheckpointSaver[Any]]]
 
-_ROUTE = re.compile(r"^(?P<thread>/threads/[^/]+)/(?P<what>state|preemption)$")
+_ROUTE = re.compile(r"^(?P<thread>/threads/[^/]+)/(?P<what>state|preemption|runs(?:/[^/]+)?)$")
 
 _OF_THE_BODY = frozenset(
     (b"accept-encoding", b"content-encoding", b"content-length", b"content-type", b"expect", b"prefer")
 ) | {b"transfer-encoding"}
 """Headers that concern the caller's own body or the form of the answer, not who the caller is."""
+
+_WHY = {404: "unknown", 409: "ended", 413: "too_large", 422: "invalid", 429: "full"}
+"""Why a request was refused, by status; `server`, if it was the server itself."""
 
 _WRONG_COMPANY = (
     f"values: a request stands alone, but beside {KEY!r} there is {{others}}: send the rest as an update of "
@@ -66,8 +75,10 @@ _PLAINER = {
 """Where pydantic speaks of its own matters: the field, and what a host should read, by type of error."""
 
 
+logger = logging.getLogger("midstream")
+
 if (note := unknown_server()) is not None:
-    logging.getLogger("midstream").warning(note)
+    logger.warning(note)
 
 
 class PreemptionMiddleware:
@@ -94,6 +105,8 @@ class PreemptionMiddleware:
                 await _Update(self.app, self._get_saver, scope, receive, send).run()
             case "GET", "preemption":
                 await _Report(self.app, self._get_saver, scope, receive, send).run()
+            case "GET", _:
+                await _Runs(self.app, self._get_saver, scope, receive, send).run()
             case _:
                 await self.app(scope, receive, send)
         return None
@@ -120,6 +133,7 @@ class _Call:
         self._scope = scope
         self._receive = receive
         self._send = send
+        self._began = time.time()
 
     async def _ask(self, method: str, body: bytes = b"") -> Answer:
         """Calls the thread's own route in the caller's name."""
@@ -136,6 +150,18 @@ class _Call:
         }
         return await perform(self._app, scope, body)
 
+    def _tell_refused(self, status: int, why: str, request_id: str | None = None) -> None:
+        asked = _ROUTE.match(_route_path(self._scope))
+        thread_id = asked["thread"].rpartition("/")[2] if asked else None
+        tell(
+            "refused",
+            began=self._began,
+            thread_id=thread_id,
+            request_id=request_id,
+            status=status,
+            why=why,
+        )
+
     async def _ledger(self, thread: Mapping[str, Any]) -> Ledger:
         return Ledger(await self._get_saver(), thread["thread_id"])
 
@@ -149,6 +175,7 @@ class _Call:
         await response(self._scope, self._receive, self._send)
 
     async def _refuse(self, refused: _Refused, *, like: Answer) -> None:
+        self._tell_refused(refused.status, _WHY.get(refused.status, "invalid"), refused.about["id"])
         await self._reply({"detail": refused.detail, KEY: refused.about}, like=like, status=refused.status)
 
 
@@ -167,6 +194,45 @@ class _Report(_Call):
         handled = await ledger.ahandled() if is_open else {}
         # The status was read before the ledger: if it is not `busy`, whatever ran before has committed.
         return await self._reply({"thread_status": thread["status"], **report(view, handled)}, like=answer)
+
+
+class _Runs(_Call):
+    """`GET /threads/{thread_id}/runs` and `…/runs/{run_id}`: the server's own answer, and what we know."""
+
+    async def run(self) -> None:
+        columns = [value for name, value in parse_qsl(self._query) if name == "select"]
+        if columns and "metadata" not in columns:
+            return await self._app(self._scope, self._receive, self._send)
+
+        # Without the runs' ids nobody could tell which is which; the answer is given without them.
+        adds_ids = bool(columns) and "run_id" not in columns
+        query = f"{self._query}&select=run_id" if adds_ids else self._query
+        headers = [(name, value) for name, value in self._scope["headers"] if name != b"accept-encoding"]
+        scope = {**self._scope, "headers": headers, "query_string": query.encode("latin-1")}
+
+        hold = Hold(self._send)
+        await self._app(scope, self._receive, hold.send)
+        if not hold.is_whole:
+            return None
+        try:
+            said = await self._said(hold.body)
+        except Exception:
+            logger.warning("the metadata of runs could not be added", exc_info=True)
+            said = {}
+        return await hold.finish(with_metadata(hold.body, said, without_ids=adds_ids))
+
+    @property
+    def _query(self) -> str:
+        query: bytes = self._scope.get("query_string", b"")
+        return query.decode("latin-1")
+
+    async def _said(self, body: bytes) -> dict[str, dict[str, Any]]:
+        if b'"run_id"' not in body:
+            return {}
+        asked = _ROUTE.match(_route_path(self._scope))
+        assert asked is not None
+        thread_id = str(uuid.UUID(asked["thread"].rpartition("/")[2]))
+        return metadata_of(await Ledger(await self._get_saver(), thread_id).aruns())
 
 
 class _Update(_Call):
@@ -204,6 +270,7 @@ class _Update(_Call):
     async def _accept(self, request: Request) -> None:
         answer = await self._ask("PATCH", b'{"metadata": {}}')
         if not answer.is_ok:
+            self._tell_refused(answer.status, "server", request.id)
             return await self._pass_on(answer)
         thread = _thread_of(answer, self._scope)
         try:
@@ -252,6 +319,7 @@ class _Update(_Call):
         """Refuses what nobody could have written, in the way that the thread itself meets the caller."""
         answer = await self._ask("GET")
         if not answer.is_ok:
+            self._tell_refused(answer.status, "server")
             return await self._pass_on(answer)
         return await self._refuse(refused, like=answer)
 

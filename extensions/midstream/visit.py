@@ -18,6 +18,7 @@ marked by the run after it, which looks for them in other branches of the thread
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send
 
 from midstream._ledger_flow import MAX_SETTLED, View
+from midstream._run_notes import seal_note
 from midstream.boundary import (
     INCOMPLETE,
     OUT_OF_STEPS,
@@ -48,6 +50,7 @@ from midstream.effects import (
     Rotate,
     WriteHalt,
     WriteMarks,
+    WriteSeal,
 )
 from midstream.events import Emitter
 from midstream.hooks import BoundaryHook, BoundaryInput, Moment, Wish
@@ -57,6 +60,7 @@ from midstream.pace import Pace
 from midstream.replay import SEALED_KEY, tidy_sealed
 from midstream.run import Run
 from midstream.state import Boundary, Halt, Handled, PreemptionState, Turn, merge
+from midstream.telemetry import Event, tell
 
 Update: TypeAlias = dict[str, Any] | Command[Any]
 
@@ -106,8 +110,13 @@ class Visit:
         self._message_ids = frozenset(message.id for message in messages)
         self._place = place
         self._turn = turn_of(value, messages, place.run.id)
+        self._began = time.time()
         self._settled: dict[str, Handled] = {}
         self._restarts: list[str] = []
+
+    def _tell(self, event: Event, *, began: float | None, **facts: Any) -> None:
+        place = self._place
+        tell(event, began=began, thread_id=place.thread_id, run_id=self.run.id, node=place.node, **facts)
 
     @property
     def owner(self) -> str:
@@ -169,7 +178,7 @@ class Visit:
 
         boundary = self._open_boundary()
         if boundary is not None:
-            return (yield from self._run_boundary(boundary, self._take(view)))
+            return (yield from self._run_boundary(boundary, view))
         if (update := (yield from self._enter(view))) is not None:
             return update
         return (yield from self._call_model(view))
@@ -240,8 +249,11 @@ class Visit:
     def _outcome_here(self) -> str:
         return outcome_at_entry(self._messages)
 
-    def _run_boundary(self, boundary: Boundary, todo: Drain) -> Flow[Update]:
+    def _run_boundary(self, boundary: Boundary, view: View) -> Flow[Update]:
+        todo = self._take(view)
         kind = boundary["kind"]
+        if kind == "seal":
+            yield self._noted(boundary, view)
         moment: Moment = "seal" if kind == "seal" else "end"
         sealed = next((each for each in self._messages if each.id == boundary["message_id"]), None)
         saying = yield from self._ask(todo, moment, self.options.hooks_at(moment), sealed)
@@ -252,8 +264,15 @@ class Visit:
                 return update
             if not todo.known:
                 update = self._update([], empty=[str(boundary["message_id"])])
+                yield self._noted(boundary, view, is_empty=True)
+                self._tell("boundary", began=self._began, outcome="empty", messages=0)
                 return (yield from self._halt(update, INCOMPLETE, [], kind))
         return (yield from self._say(todo, saying, kind, "sealed" if kind == "seal" else "turn_end"))
+
+    def _noted(self, boundary: Boundary, view: View, *, is_empty: bool = False) -> WriteSeal:
+        note = seal_note(self.run.id, str(boundary["message_id"]), time.time(), is_empty=is_empty)
+        self.run.note_seal(note, view.runs)
+        return WriteSeal(note, view)
 
     def _ask(
         self, todo: Drain, moment: Moment, hooks: Sequence[BoundaryHook], sealed: BaseMessage | None
@@ -307,6 +326,13 @@ class Visit:
                 message_ids=[message.id for message in saying.messages],
                 request_ids=[entry.id for entry in todo.steers],
             )
+        self._tell(
+            "boundary",
+            began=self._began,
+            outcome=outcome,
+            messages=len(saying.messages),
+            request_ids=[entry.id for entry in todo.applied],
+        )
         if saying.halt_reason is not None:
             halts = [entry.id for entry in todo.halts]
             return (yield from self._halt(update, saying.halt_reason, halts, kind))
@@ -328,6 +354,7 @@ class Visit:
         update["preemption"]["halt"] = halt
         self._set_phase(update, "over", kind, None)
         self.emitter.emit("halted", reason=reason, run_id=self.run.id, request_ids=request_ids)
+        self._tell("halted", began=self._began, reason=reason, request_ids=request_ids)
         return update
 
     def _call_model(self, view: View) -> Flow[Update]:
@@ -357,6 +384,7 @@ class Visit:
     def _restart(self, answer: AIMessage, call: NodeCall) -> Flow[Update]:
         """Applies what waits, in place of an answer that had shown nothing; that one is not kept."""
         self.emitter.emit("restarted", message_id=answer.id, request_ids=call.claimed)
+        self._tell("restarted", began=call.claimed_since, message_id=answer.id, request_ids=call.claimed)
         self._restarts = [str(answer.id)]
         view: View = yield ReadLedger()
         todo = self._take(view)
@@ -370,6 +398,7 @@ class Visit:
             "request_ids": call.claimed,
         }
         self.emitter.emit("sealed", message_id=answer.id, request_ids=call.claimed)
+        self._tell("sealed", began=call.claimed_since, message_id=answer.id, request_ids=call.claimed)
         update = self._update([answer], sealed=[str(answer.id)])
         self._set_phase(update, "open", "seal", answer.id)
         return self._again(update)

@@ -10,11 +10,14 @@ import os
 import time
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from langgraph_sdk import get_client
 
+from midstream._host import saver_of
+from midstream.ledger import HaltRecord, Ledger
 from midstream.state import MidstreamState
 
 
@@ -23,9 +26,14 @@ class State(MidstreamState):
     ask: str
     fail: str
     handled: dict[str, Any]
+    halted_runs: list[str]
 
 
-def work(state: State) -> dict[str, Any]:
+def work(state: State, config: RunnableConfig) -> dict[str, Any]:
+    ledger = Ledger(saver_of(config), config["configurable"]["thread_id"])
+    for n, run_id in enumerate(state.get("halted_runs") or ()):
+        ledger.record_halt(HaltRecord(run_id=run_id, reason=f"halt {n}", node="work", at=time.time()))
+        ledger.rotate(ledger.view())
     deadline = time.monotonic() + 60
     while (path := state.get("wait_for")) and not os.path.exists(path):
         assert time.monotonic() < deadline, "nobody let the node go"

@@ -1,0 +1,175 @@
+"""What the ledger remembers of the runs of its thread: that one was halted, and how often it was sealed.
+
+A note is some 150 bytes. The newest `KEPT_RUNS` of each kind are on the newest root, which is read often;
+older ones are moved to pages on root 0, which is read only when somebody asks for runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple, TypedDict
+
+import orjson
+
+KEPT_RUNS = 32
+"""How many halts, and how many runs that were sealed, are kept on the newest root."""
+
+ARCHIVE = 0
+"""The root of the pages."""
+
+
+class HaltRecord(TypedDict):
+    """That a run was halted; small, so that a list of runs can be told from it."""
+
+    run_id: str
+    reason: str
+    node: str
+
+    at: float
+    """Unix time, in seconds."""
+
+
+class RunNote(TypedDict):
+    """How often a run was sealed."""
+
+    run_id: str
+
+    at: float
+    """Unix time of the last one, in seconds."""
+
+    seals: list[str]
+    """Digests of the ids of the sealed messages."""
+
+    empty_boundaries: list[str]
+    """Of those after which there was nothing to go on with."""
+
+
+class Page(NamedTuple):
+    """Notes of runs, by run id."""
+
+    halts: Mapping[str, HaltRecord]
+    runs: Mapping[str, RunNote]
+
+
+def seal_note(run_id: str, message_id: str, at: float, *, is_empty: bool = False) -> RunNote:
+    """Returns a note of one seal."""
+    name = hashlib.sha256(message_id.encode()).hexdigest()[:8]
+    return RunNote(run_id=run_id, at=at, seals=[name], empty_boundaries=[name] if is_empty else [])
+
+
+def _joined(one: RunNote, other: RunNote) -> RunNote:
+    return RunNote(
+        run_id=one["run_id"],
+        at=max(one["at"], other["at"]),
+        seals=sorted({*one["seals"], *other["seals"]}),
+        empty_boundaries=sorted({*one["empty_boundaries"], *other["empty_boundaries"]}),
+    )
+
+
+def add(runs: dict[str, RunNote], notes: Iterable[RunNote]) -> None:
+    """Takes notes into account, in any order and however often."""
+    for note in notes:
+        known = runs.get(note["run_id"])
+        runs[note["run_id"]] = _joined(known, note) if known else note
+
+
+def is_known(note: RunNote, runs: Mapping[str, RunNote]) -> bool:
+    """Tells whether a note says nothing new."""
+    known = runs.get(note["run_id"])
+    return (
+        known is not None
+        and {*note["seals"]} <= {*known["seals"]}
+        and {*note["empty_boundaries"]} <= {*known["empty_boundaries"]}
+    )
+
+
+def split(halts: Collection[HaltRecord], runs: Mapping[str, RunNote]) -> tuple[Page, Page]:
+    """Returns what goes into the archive, and what stays; both oldest first."""
+
+    def by_time(notes: Iterable[Any]) -> list[Any]:
+        return sorted(notes, key=lambda note: (note["at"], note["run_id"]))
+
+    old_halts, old_runs = by_time(halts), by_time(runs.values())
+    return _page(old_halts[:-KEPT_RUNS], old_runs[:-KEPT_RUNS]), _page(
+        old_halts[-KEPT_RUNS:], old_runs[-KEPT_RUNS:]
+    )
+
+
+def _page(halts: Iterable[HaltRecord], runs: Iterable[RunNote]) -> Page:
+    return Page({each["run_id"]: each for each in halts}, {each["run_id"]: each for each in runs})
+
+
+def counts(note: RunNote | None) -> dict[str, int]:
+    """Returns what a run's metadata says under `preemption`."""
+    return {
+        "seals": len(note["seals"]) if note else 0,
+        "empty_boundaries": len(note["empty_boundaries"]) if note else 0,
+    }
+
+
+def metadata_of(page: Page) -> dict[str, dict[str, Any]]:
+    """Returns what the metadata of each run says that was sealed or halted, by run id."""
+    said: dict[str, dict[str, Any]] = {
+        name: {"preemption": counts(page.runs.get(name))} for name in {*page.halts, *page.runs}
+    }
+    for name, halt in page.halts.items():
+        said[name]["halt_reason"] = halt["reason"]
+    return said
+
+
+def with_metadata(
+    body: bytes, said: Mapping[str, Mapping[str, Any]], *, without_ids: bool = False
+) -> bytes | None:
+    """Returns an answer about runs with more in their metadata; None if it stays as it is.
+
+    Args:
+        body: A run or a list of runs.
+        said: What to add, by run id.
+        without_ids: Whether to leave out the runs' ids.
+    """
+    if not said and not without_ids:
+        return None
+    if not without_ids and (spliced := _spliced(body, said)) is not None:
+        return spliced
+    content = orjson.loads(body)
+    changed = without_ids
+    for run in content if isinstance(content, list) else [content]:
+        run_id = run.pop("run_id", None) if without_ids else run.get("run_id")
+        if run_id in said and "metadata" in run:
+            run["metadata"] = {**(run["metadata"] or {}), **said[run_id]}
+            changed = True
+    return orjson.dumps(content) if changed else None
+
+
+_BEGINS = b'{"run_id":"'
+_HEAD = re.compile(
+    rb'\{"run_id":"([^"\\]*)"(?:,"(?!metadata")[^"\\]*":(?:"[^"\\]*"|[^"{}\[\],]+))*,"metadata":\{(?=(.))'
+)
+"""A run up to its metadata, in the order in which the server writes it."""
+
+
+def _spliced(body: bytes, said: Mapping[str, Mapping[str, Any]]) -> bytes | None:
+    """Does the same to an answer of the server's usual form, without reading all of it; None for any other.
+
+    Reading and writing a list of runs costs half as much as the server's own making of it. No string of JSON
+    can hold what a run begins with, so what is found is an object; that it is a run of the list, and not
+    something within one, is told by each having as many brackets closed as opened.
+    """
+    heads = list(_HEAD.finditer(body))
+    starts = [head.start() for head in heads]
+    if not heads or len(heads) != body.count(_BEGINS) or starts[0] != (1 if body[:1] == b"[" else 0):
+        return None
+    parts, at = [], 0
+    for head, end in zip(heads, [*starts[1:], len(body)], strict=True):
+        run = body[head.start() : end]
+        if run.count(b"{") != run.count(b"}"):
+            return None
+        if (mine := said.get(head[1].decode())) is None:
+            continue
+        if any(b'"%b"' % name.encode() in run for name in mine):
+            return None  # the host's own metadata may have that name
+        parts += [body[at : head.end()], orjson.dumps(mine)[1:-1], b"" if head[2] == b"}" else b","]
+        at = head.end()
+    return b"".join([*parts, body[at:]])
