@@ -9,7 +9,17 @@ import time
 
 from bench import ROOT
 
-NAMES = ("per_chunk", "growth", "seal_latency", "redirect", "many", "faults", "tool_node", "typescript")
+NAMES = (
+    "per_chunk",
+    "growth",
+    "seal_latency",
+    "redirect",
+    "many",
+    "faults",
+    "tool_node",
+    "polling",
+    "typescript",
+)
 
 
 def main() -> int:
@@ -17,6 +27,11 @@ def main() -> int:
     for name in sys.argv[1:] or NAMES:
         if name == "typescript" and shutil.which("npm") is None:
             print(f"\n== {name}: left out, since there is no npm", flush=True)
+            continue
+        if name == "polling" and not (ROOT / ".venv-distributed" / ".installed").exists():
+            print(
+                f"\n== {name}: left out, since `make test-distributed` has not set its servers up", flush=True
+            )
             continue
         print(f"\n== {name}", flush=True)
         began = time.monotonic()

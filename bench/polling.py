@@ -4,8 +4,8 @@ One API process and one queue worker, on a PostgreSQL and a Redis of the benchma
 and quiet: a word a second. The same streams run with preemption and without; what differs is the looking.
 Then, with all streams looking, some of them are halted, at random moments.
 
-A machine that has much else to do adds its own waits to each look; `chrt -r 1 python -m bench.polling` lets the
-benchmark go first.
+A machine that has much else to do adds its own waits to each look; `chrt -r 1 python -m bench.polling` lets
+the benchmark go first. The servers run from the environment that `make test-distributed` sets up.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ async def started(client: LangGraphClient, graph: str, streams: int) -> list[Sta
     for _ in range(0, streams, 20):
         runs += await asyncio.gather(*(one() for _ in range(min(20, streams - len(runs)))))
     async with asyncio.timeout(180):
-        while await running(client, runs) < streams:
+        while await running(client, runs) < streams:  # noqa: ASYNC110 -- nothing here tells of a worker's doings
             await asyncio.sleep(2)
     return runs
 

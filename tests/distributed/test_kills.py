@@ -10,6 +10,7 @@ import asyncio
 import os
 import uuid
 from collections import Counter
+from typing import Any
 
 import httpx
 import psycopg
@@ -160,6 +161,8 @@ async def test_a_halt_that_the_killed_worker_had_not_seen_halts_the_run_in_the_o
         assert await finished(client, run.thread_id, run.run_id) == "success"
         (halt,) = (await report(client, run.thread_id))["halts"]
         assert (halt["run_id"], halt["reason"]) == (run.run_id, "enough")
+        metadata: Any = (await client.runs.get(run.thread_id, run.run_id))["metadata"]
+        assert metadata["halt_reason"] == "enough"
         assert types(await messages_of(client, run.thread_id))[:1] == ["human"]
         assert "human" not in types(await messages_of(client, run.thread_id))[1:]
 

@@ -68,7 +68,32 @@ async def test_a_halt_ends_a_run_in_another_process_well_and_both_api_processes_
         for client in (here, there):
             (halt,) = (await report(client, run.thread_id))["halts"]
             assert (halt["run_id"], halt["reason"]) == (run.run_id, "the person left")
+            metadata: Any = (await client.runs.get(run.thread_id, run.run_id))["metadata"]
+            assert metadata["halt_reason"] == "the person left"
+            assert metadata["preemption"] == {"seals": 1, "empty_boundaries": 0}
+            (listed,) = await client.runs.list(run.thread_id)
+            assert listed["metadata"] == metadata
         assert types(await messages_of(here, run.thread_id)) == ["human", "ai"]
+
+
+async def test_only_the_halted_run_of_a_thread_has_a_halt_reason_whichever_process_is_asked(
+    stack: Stack, holds: Holds
+) -> None:
+    async with stack.client(0) as here, stack.client(1) as there:
+        halted = await start(here, "hold:listed")
+        holds.go("listed")
+        await holds.at("listed")
+        await post(there, halted.thread_id, "halt", reason="enough")
+        await finished(here, halted.thread_id, halted.run_id)
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "Go on."}]}
+        whole = await there.runs.create(halted.thread_id, "brief", input=asked)
+        assert await finished(here, halted.thread_id, whole["run_id"]) == "success"
+
+        for client in (here, there):
+            listed: Any = await client.runs.list(halted.thread_id)
+            reasons = {each["run_id"]: each["metadata"].get("halt_reason") for each in listed}
+            assert reasons == {halted.run_id: "enough", whole["run_id"]: None}
+            assert ["halt_reason" in each["metadata"] for each in listed].count(True) == 1
 
 
 async def test_twenty_steers_through_two_api_processes_are_each_applied_once_in_one_order(
