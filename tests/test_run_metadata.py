@@ -19,7 +19,8 @@ from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient
 
 from midstream import Ledger
-from midstream._run_notes import KEPT_RUNS, metadata_of, seal_note, with_metadata
+from midstream._run_answers import with_metadata
+from midstream._run_notes import KEPT_RUNS, metadata_of, seal_note
 from midstream.ledger import HaltRecord
 from midstream.server import PreemptionMiddleware
 from support.dev_server import DevServer
