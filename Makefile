@@ -1,6 +1,7 @@
 # make demo     a person steers and halts a real model's answer, in this terminal
 # make dev      the server with the example graphs, for hand use
 # make test     all tests
+# make test-distributed    the tests on several processes, with PostgreSQL and Redis; sets up .venv-distributed
 # make check    format, lint, types, version against changelog
 #
 # Each of them sets up .venv first, once. Only Python 3.11 or newer and make are needed.
@@ -8,11 +9,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo dev test check format bench wheel clean
+.PHONY: help install demo dev test test-distributed check format bench wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DISTRIBUTED := .venv-distributed
+DISTRIBUTED_STAMP := $(DISTRIBUTED)/.installed
 SOURCES := extensions sdk_client graphs tests docs $(wildcard bench)
 # The interpreter to make .venv with. Unset: the first of these that is 3.11 or newer and can make one.
 PYTHON ?=
@@ -44,6 +47,12 @@ dev: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
+test-distributed: $(STAMP) $(DISTRIBUTED_STAMP)
+	$(BIN)/python -m pytest --timeout 300 tests/distributed $(ARGS)
+
+$(DISTRIBUTED_STAMP): pyproject.toml .ci/set_up_distributed | $(STAMP)
+	@bash .ci/set_up_distributed $(BIN)/python $(DISTRIBUTED) $(DISTRIBUTED_STAMP)
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -61,4 +70,4 @@ wheel: $(STAMP)
 	$(BIN)/python -m pytest -q tests/test_packaging.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .langgraph_api
+	rm -rf $(VENV) $(DISTRIBUTED) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .langgraph_api

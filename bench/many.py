@@ -1,6 +1,6 @@
 """Many threads streaming at once: one server with midstream against one without.
 
-Both servers run side by side and are loaded in turns. Each thread streams an answer at a pace that the machine
+Both servers run side by side and are loaded in turns. Each thread streams an answer at a pace that a machine
 can keep up with, so what is compared is the server's own work: its processor time for each token, the gap
 between two tokens as a client sees it, and memory. With midstream each run also looks for new requests five
 times a second.
@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -29,7 +30,10 @@ from support.dev_server import DevServer
 INTERVAL_MS = 250
 WORDS = 40
 CROWDS = (1, 10, 50, 100, 250, 500)
-NAMES = {WITH: "with midstream", WITHOUT: "without"}
+OURS, APP, THEIRS = "midstream", "plain graph, midstream's app", "without midstream"
+WAYS = {OURS: (True, WITH), APP: (True, WITHOUT), THEIRS: (False, WITHOUT)}
+"""Whether the server has midstream's app, and which graph runs on it."""
+
 CROWD_SECONDS = 300
 
 
@@ -66,7 +70,7 @@ async def crowd(server: DevServer, client: LangGraphClient, graph: str, threads:
     async with asyncio.timeout(CROWD_SECONDS):
         streams = await asyncio.gather(*(one(client, graph) for _ in range(threads)))
     taken, used = time.perf_counter() - began, cpu_seconds(server.pid) - before
-    gaps = [b - a for moments in streams for a, b in zip(moments[1:], moments[2:], strict=False)]
+    gaps = [b - a for moments in streams for a, b in pairwise(moments[1:])]
     tokens = sum(len(moments) - 1 for moments in streams)
     return Crowd(
         threads=threads,
@@ -82,23 +86,26 @@ async def crowd(server: DevServer, client: LangGraphClient, graph: str, threads:
 
 async def measured(crowds: Sequence[int], rounds: int, seed: int) -> dict[str, list[Crowd]]:
     order = random.Random(seed)
-    found: dict[str, list[Crowd]] = {WITH: [], WITHOUT: []}
-    limits = httpx.Limits(max_connections=None)
+    found: dict[str, list[Crowd]] = {way: [] for way in WAYS}
+    # Without kept connections: a server closes idle ones, perhaps just as the next request goes out.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with AsyncExitStack() as stack:
-        servers: dict[str, tuple[DevServer, LangGraphClient]] = {}
-        for graph in found:
+        servers: dict[bool, tuple[DevServer, LangGraphClient]] = {}
+        for has_app in (True, False):
             running = stack.enter_context(
-                server(midstream=graph == WITH, env=scripted(INTERVAL_MS), jobs=max(crowds))
+                server(midstream=has_app, env=scripted(INTERVAL_MS), jobs=max(crowds))
             )
             client = await stack.enter_async_context(running.client())
             # The SDK's own client would let only some of the streams through at a time.
-            client.http.client._transport = httpx.AsyncHTTPTransport(limits=limits)
-            servers[graph] = running, client
-            await crowd(running, client, graph, 2)
+            client.http.client._transport = httpx.AsyncHTTPTransport(limits=limits, retries=5)
+            servers[has_app] = running, client
+        for has_app, graph in WAYS.values():
+            await crowd(*servers[has_app], graph, 2)
         for threads in crowds:
             for _ in range(rounds):
-                for graph in order.sample(sorted(servers), len(servers)):
-                    found[graph].append(await crowd(*servers[graph], graph, threads))
+                for way in order.sample(sorted(WAYS), len(WAYS)):
+                    has_app, graph = WAYS[way]
+                    found[way].append(await crowd(*servers[has_app], graph, threads))
             print(f"{threads} threads: done", flush=True)
     return found
 
@@ -106,12 +113,12 @@ async def measured(crowds: Sequence[int], rounds: int, seed: int) -> dict[str, l
 def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
     rows = []
     for threads in crowds:
-        pair = {graph: [each for each in found[graph] if each.threads == threads] for graph in found}
-        ratios = [
-            ours.cpu_ms_per_token / theirs.cpu_ms_per_token
-            for ours, theirs in zip(pair[WITH], pair[WITHOUT], strict=True)
-        ]
-        for graph, seen in pair.items():
+        pair = {way: [each for each in found[way] if each.threads == threads] for way in found}
+        for way, seen in pair.items():
+            ratios = [
+                ours.cpu_ms_per_token / theirs.cpu_ms_per_token
+                for ours, theirs in zip(seen, pair[THEIRS], strict=True)
+            ]
 
             def typical(name: str, seen: list[Crowd] = seen) -> float:
                 return median([float(getattr(each, name)) for each in seen])
@@ -119,9 +126,9 @@ def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
             rows.append(
                 [
                     str(threads),
-                    NAMES[graph],
+                    way,
                     f"{typical('cpu_ms_per_token'):.3f}",
-                    f"{median(ratios):.2f}" if graph == WITH else "",
+                    f"{median(ratios):.2f}",
                     f"{typical('first_token_s') * 1e3:.0f}",
                     f"{typical('gap_p50_ms'):.0f}",
                     f"{typical('gap_p99_ms'):.0f}",
@@ -149,13 +156,13 @@ def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
 async def main(options: argparse.Namespace) -> None:
     found = await measured(CROWDS, options.rounds, options.seed)
 
-    def drawn(graph: str, name: str) -> list[tuple[float, float]]:
+    def drawn(way: str, name: str) -> list[tuple[float, float]]:
         return [
-            (threads, median([getattr(each, name) for each in found[graph] if each.threads == threads]))
+            (threads, median([getattr(each, name) for each in found[way] if each.threads == threads]))
             for threads in CROWDS
         ]
 
-    samples: dict[str, Any] = {NAMES[graph]: [asdict(each) for each in seen] for graph, seen in found.items()}
+    samples: dict[str, Any] = {way: [asdict(each) for each in seen] for way, seen in found.items()}
     publish(
         "many",
         [table(found, CROWDS)],
@@ -164,15 +171,15 @@ async def main(options: argparse.Namespace) -> None:
         picture=lines(
             "Threads streaming at once on one server",
             "threads",
-            "milliseconds: the server's processor time for a token, and the 99th percentile of the gap between two",
+            "milliseconds: the server's processor time for a token, and the p99 of the gap between two",
             [
-                (f"{what}, {NAMES[graph]}", drawn(graph, name))
+                (f"{what}, {way}", drawn(way, name))
                 for what, name in (("cpu", "cpu_ms_per_token"), ("gap p99", "gap_p99_ms"))
-                for graph in (WITH, WITHOUT)
+                for way in (OURS, THEIRS)
             ],
         ),
     )
 
 
 if __name__ == "__main__":
-    asyncio.run(main(arguments(__doc__, rounds=3)))
+    asyncio.run(main(arguments(__doc__, rounds=2)))

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from statistics import stdev
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -40,13 +41,18 @@ class Ratio:
     """How one side compares with another, over all rounds."""
 
     median: float
+    error: float
+    """The median's standard error: what the machine's unrest makes of a true 1 is within twice that."""
+
     p1: float
     p99: float
 
     @classmethod
     def of(cls, ours: Sequence[float], base: Sequence[float]) -> Ratio:
         ratios = [mine / other for mine, other in zip(ours, base, strict=True)]
-        return cls(median(ratios), quantile(ratios, 0.01), quantile(ratios, 0.99))
+        # 1.25: how much less certain the median of a normal distribution is than its mean.
+        error = 1.25 * stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+        return cls(median(ratios), error, quantile(ratios, 0.01), quantile(ratios, 0.99))
 
 
 async def in_turns(
@@ -66,8 +72,10 @@ async def in_turns(
     """
     order = random.Random(seed)
     taken: dict[str, list[float]] = {side.name: [] for side in sides}
-    gc.freeze()  # what was imported need not be looked through before each run
     for turn in range(rounds + 1):
+        if turn == 1:
+            gc.collect()
+            gc.freeze()  # what is there by now need not be looked through before each run
         for side in order.sample(sides, len(sides)):
             side.prepare()
             gc.collect()

@@ -47,9 +47,12 @@ class ReadyModel(BaseChatModel):
         return "ready"
 
     def refill(self) -> None:
-        """Makes the chunks of the next answer; core writes into them, so they serve once."""
+        """Makes the chunks of the next answer, or wipes off what core has written into the last one's."""
+        for chunk in self._chunks:
+            chunk.message.__dict__.update(id=None, response_metadata={})
+        if self._chunks:
+            return
         first = ChatGenerationChunk(message=AIMessageChunk(content=_content(self.content)))
-        # Copies are made ten times as fast; what they share is not written into.
         self._chunks[:] = [
             first.model_copy(update={"message": first.message.model_copy()}) for _ in range(self.size)
         ]

@@ -30,6 +30,7 @@ CHUNKS = 20_000
 BREATH = 100
 
 ASK = [HumanMessage("Go on.", id="ask")]
+AGAIN = "the same again, for the noise"
 LOOP, CALL = "plain node: async for over astream", "plain node: await ainvoke"
 MERGE = "plain node: astream, keeps and merges"
 NODE, OFF = "ModelNode", "ModelNode, preemption disabled"
@@ -114,6 +115,7 @@ def in_graph(model: ReadyModel, drive: Drive, *, names: Sequence[str]) -> list[S
         LOOP: loop,
         MERGE: merge,
         CALL: call,
+        AGAIN: call,
         NODE: ModelNode(model),
         OFF: ModelNode(model, preemption=Preemption(enabled=False)),
         POLLED: ModelNode(model, preemption=polled),
@@ -172,8 +174,8 @@ def groups(size: int) -> list[Group]:
         ),
         Group(
             "Graph, ainvoke, text",
-            in_graph(text, invoked, names=[LOOP, MERGE, CALL, NODE, OFF, POLLED]),
-            [*kept, (MERGE, LOOP, None), (CALL, LOOP, None), (POLLED, LOOP, None)],
+            in_graph(text, invoked, names=[LOOP, MERGE, CALL, AGAIN, NODE, OFF, POLLED]),
+            [*kept, (MERGE, LOOP, None), (AGAIN, CALL, None), (POLLED, LOOP, None)],
         ),
         Group("Graph, ainvoke, content blocks", in_graph(blocks, invoked, names=plain), kept),
         Group(
@@ -212,12 +214,12 @@ async def main() -> None:
         for name, seconds in taken.items():
             each = median(seconds) / CHUNKS * 1e6
             if name not in compared:
-                rows.append([group.name, name, f"{each:.2f}", "", "", "", ""])
+                rows.append([group.name, name, f"{each:.2f}", "", "", "", "", ""])
                 picture.append(Bar(name, 1.0, is_base=True, text=f"{each:.2f} us"))
                 continue
             base, limit = compared[name]
             ratio = Ratio.of(seconds, taken[base])
-            shown = [f"{value:.3f}" for value in (ratio.median, ratio.p1, ratio.p99)]
+            shown = [f"{value:.3f}" for value in (ratio.median, ratio.error, ratio.p1, ratio.p99)]
             rows.append([group.name, name, f"{each:.2f}", *shown, base.removeprefix("plain node: ")])
             picture.append(Bar(name, ratio.median, ratio.p1, ratio.p99, limit, text=f"{ratio.median:.3f}"))
             if limit is not None:
@@ -227,7 +229,7 @@ async def main() -> None:
 
     table = Table(
         f"Processor time per chunk, {CHUNKS:,} chunks without delay, {options.rounds} rounds in turns",
-        ["what", "way", "us/chunk", "ratio", "p1", "p99", "to"],
+        ["what", "way", "us/chunk", "ratio", "+-", "p1", "p99", "to"],
         rows,
     )
     publish(

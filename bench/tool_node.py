@@ -8,7 +8,7 @@ sends every call to the tool node by itself, which is how LangChain's agents kee
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage
@@ -21,6 +21,7 @@ from langgraph.types import Send
 
 from bench.measure import Ratio, Side, in_turns, median
 from bench.report import Check, Table, arguments, publish
+from bench.svg import Bar, bars
 from midstream import ToolNode
 
 STOCK, SENT = "one batch, stock", "a Send per call, stock"
@@ -109,51 +110,60 @@ def sides(size: int, *, asynchronous: bool) -> list[Side]:
     return [side(way, make) for way, make in graphs.items()]
 
 
-async def main() -> None:
-    options = arguments(__doc__, rounds=40)
-    samples: dict[str, dict[str, list[float]]] = {}
+def report(samples: Mapping[str, Mapping[str, list[float]]], options: Mapping[str, Any]) -> None:
+    """Works out the ratios, prints them and leaves them in `results/`."""
     rows: list[list[str]] = []
     checks: list[Check] = []
+    drawn: list[tuple[str, list[Bar]]] = []
 
-    for asynchronous in (True, False):
-        colour = "async" if asynchronous else "sync"
-        for size in SIZES:
-            what = f"{colour}, {size} call{'s' if size > 1 else ''}"
-            taken = await in_turns(
-                sides(size, asynchronous=asynchronous), rounds=options.rounds, seed=options.seed
-            )
-            samples[what] = taken
-            for way, seconds in taken.items():
-                each = median(seconds) / REPEATS[size] / size * 1e6
-                to_stock, to_sent = Ratio.of(seconds, taken[STOCK]), Ratio.of(seconds, taken[SENT])
-                shown = [f"{value:.3f}" for value in (to_stock.median, to_stock.p1, to_stock.p99)]
-                rows.append([what, way, f"{each:.0f}", *shown, f"{to_sent.median:.3f}"])
-            checks.append(
-                Check(
-                    f"{what}: no gate, to stock", LIMIT_UNGATED, Ratio.of(taken[UNGATED], taken[STOCK]).median
-                )
-            )
-            checks.append(
-                Check(
-                    f"{what}: gated, to a Send per call",
-                    LIMIT_GATED,
-                    Ratio.of(taken[GATED], taken[SENT]).median,
-                )
-            )
-            print(f"{what}: done", flush=True)
+    for what, taken in samples.items():
+        size = int(what.split()[1])
+        picture: list[Bar] = []
+        for way, seconds in taken.items():
+            each = median(seconds) / REPEATS[size] / size * 1e6
+            to_stock, to_sent = Ratio.of(seconds, taken[STOCK]), Ratio.of(seconds, taken[SENT])
+            shown = [f"{value:.3f}" for value in (to_stock.median, to_stock.p1, to_stock.p99)]
+            rows.append([what, way, f"{each:.0f}", *shown, f"{to_sent.median:.3f}"])
+            if way == STOCK:
+                picture.append(Bar(way, 1.0, is_base=True, text=f"{each:.0f} us"))
+            else:
+                limit = LIMIT_UNGATED if way == UNGATED else None
+                picture.append(Bar(way, to_stock.median, to_stock.p1, to_stock.p99, limit))
+        for way, base, limit in ((UNGATED, STOCK, LIMIT_UNGATED), (GATED, SENT, LIMIT_GATED)):
+            checks.append(Check(f"{what}: {way}, to {base}", limit, Ratio.of(taken[way], taken[base]).median))
+        drawn.append((what, picture))
 
     table = Table(
-        f"Processor time per call, instant tools, {options.rounds} rounds in turns",
+        f"Processor time per call, instant tools, {options['rounds']} rounds in turns",
         ["what", "way", "us/call", "to stock", "p1", "p99", "to a Send per call"],
         rows,
     )
     publish(
         "tool_node",
         [table],
-        options={"rounds": options.rounds, "seed": options.seed, "repeats": REPEATS},
+        options={**options, "repeats": REPEATS},
         samples=samples,
         checks=checks,
+        picture=bars(
+            "Cost of a tool call",
+            "ratio of processor time to one batch of the stock node (grey = 1), median over rounds; whisker: "
+            "1st to 99th percentile; red: promised",
+            drawn,
+        ),
     )
+
+
+async def main() -> None:
+    options = arguments(__doc__, rounds=40)
+    samples: dict[str, dict[str, list[float]]] = {}
+    for asynchronous in (True, False):
+        for size in SIZES:
+            what = f"{'async' if asynchronous else 'sync'}, {size} call{'s' if size > 1 else ''}"
+            samples[what] = await in_turns(
+                sides(size, asynchronous=asynchronous), rounds=options.rounds, seed=options.seed
+            )
+            print(f"{what}: done", flush=True)
+    report(samples, {"rounds": options.rounds, "seed": options.seed})
 
 
 if __name__ == "__main__":

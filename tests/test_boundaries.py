@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessageChunk, HumanMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
@@ -420,7 +421,9 @@ async def test_an_agent_with_tools_is_left_after_its_last_answer() -> None:
     assert [kind for kind, _ in said(state["messages"])] == ["human", "ai", "tool", "ai", "ai"]
 
 
-async def test_a_request_for_this_run_is_applied_and_one_for_another_turns_run_expires() -> None:
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_a_request_for_this_run_is_applied_and_one_for_another_turns_run_expires(attempt: int) -> None:
+    """At its second attempt the server gives a run's id in another place."""
     saver, config = InMemorySaver(), thread()
     ledger = ledger_of(saver, config)
     run_id, old, mine, stop = new_id(), new_id(), new_id(), new_id()
@@ -433,11 +436,15 @@ async def test_a_request_for_this_run_is_applied_and_one_for_another_turns_run_e
     model = FakeChatModel(answers=[["Once", post, SILENCE], ["A cat."]])
     graph = agent(model, saver=saver)
 
-    events = await events_of(graph, ASKED, {**config, "run_id": uuid.UUID(run_id)})
+    named: RunnableConfig = {**config, "run_id": uuid.UUID(run_id)}
+    if attempt == 2:
+        named = {"configurable": {**config["configurable"], "run_id": run_id}}
+    events = await events_of(graph, ASKED, named)
     state = (await graph.aget_state(config)).values
 
     assert said(state["messages"])[1:] == [("ai", "Once"), ("human", "For this one."), ("ai", "A cat.")]
     assert outcomes(state) == {old: "expired", stop: "expired", mine: "sealed"}
+    assert state["preemption"]["turn"]["runs"] == [run_id]
     assert words(events) == ["sealed", "expired", "injected"]
     assert sorted(events[1]["request_ids"]) == sorted([old, stop])
     assert "halt" not in state["preemption"]

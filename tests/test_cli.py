@@ -118,6 +118,19 @@ def test_a_server_without_midstream_is_told_apart(
         assert client.threads.get_history(thread_id) == []
 
 
+@pytest.mark.parametrize(("given", "sent"), [([], "from-env"), (["--api-key", "given"], "given")])
+def test_the_key_is_the_one_that_is_given_or_the_environments(
+    given: list[str], sent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LANGGRAPH_API_KEY", "from-env")
+    with respx.mock() as router:
+        route = router.post("http://server.test/threads/search").mock(
+            return_value=httpx.Response(200, json=[])
+        )
+        assert Command("http://server.test", capsys).text("threads", *given) == "no threads\n"
+    assert route.calls.last.request.headers["x-api-key"] == sent
+
+
 def test_the_chat_says_what_it_needs() -> None:
     code = (
         "import sys; sys.modules['prompt_toolkit'] = None; from midstream_client.cli import main; "

@@ -225,6 +225,39 @@ async def test_each_call_is_asked_about_by_itself_and_some_may_be_answered(host:
     assert results[1] == "bob knows"
 
 
+async def test_a_failed_run_hides_no_question(host: Host) -> None:
+    """The server's thread object leaves it out: the thread is in `error`, and waits all the same."""
+    thread_id = await host.thread()
+    await host.events(thread_id, "fragile", input=said("Hello"))
+    asked = {each.value: each for each in await host.midstream.interrupts(thread_id)}
+    typed, plain = asked["typed?"].id, asked["plain?"].id
+    # A stock client's answer, past our check.
+    await host.runs.wait(thread_id, "fragile", command={"resume": {typed: {"choice": 3}}}, raise_error=False)
+    thread = await host.threads.get(thread_id)
+    (shown,) = thread["interrupts"].values()
+
+    assert (thread["status"], [each["id"] for each in shown]) == ("error", [plain])
+    assert {each.value: each for each in await host.midstream.interrupts(thread_id)} == asked
+    assert (await host.midstream.send(thread_id, "fragile", "And now?")).how == "waiting"
+    resumed = await host.midstream.resume(thread_id, "fragile", {typed: {"choice": "red"}, plain: "blue"})
+    assert (resumed.status, resumed.open) == ("success", ())
+    assert {("ai", "typed red"), ("ai", "plain blue")} <= set(await host.messages(thread_id))
+
+
+async def test_a_question_whose_answer_made_its_node_fail_is_not_open(host: Host) -> None:
+    """LangGraph has kept the answer, so another one would never reach the node."""
+    thread_id = await host.thread()
+    await host.events(thread_id, "fragile", input=said("Hello"))
+    asked = {each.value: each for each in await host.midstream.interrupts(thread_id)}
+    answers = {asked["typed?"].id: {"choice": "red"}, asked["plain?"].id: "bad"}
+
+    failed = await host.midstream.resume(thread_id, "fragile", answers)
+
+    assert (failed.status, failed.open) == ("error", ())
+    assert (await host.midstream.send(thread_id, "fragile", "Again, please.")).how == "started"
+    await host.is_over(thread_id)
+
+
 async def test_what_the_server_finds_wrong_is_open_again_with_the_reason(host: Host) -> None:
     """An answer past the client's own check: a stock client gave it."""
     thread_id = await host.thread()

@@ -153,7 +153,7 @@ async def test_tools_pauses_steers_and_halts_are_shown_on_every_protocol(host: H
     steered = await host.midstream.steer(thread_id, "be brief")
     halted = await host.midstream.halt(thread_id, "enough")
     resumed = await host.events(thread_id, "brief", resume={pending.id: {"choice": "red"}}, protocol=protocol)
-    shown = [event for event in resumed if isinstance(event, Injected | Halted | Done)]
+    shown: list[Any] = [event for event in resumed if isinstance(event, Injected | Halted | Done)]
     assert [type(event) for event in shown] == [Injected, Halted, Done]
     assert shown[0].request_ids == (steered.id,)
     assert (shown[1].reason, shown[1].request_ids) == ("enough", (halted.id,))
@@ -227,11 +227,14 @@ async def test_what_is_not_of_the_wires_shape_is_not_sent(host: Host) -> None:
         host.midstream.steer(thread_id, [{"role": "system", "content": "obey"}]),
         host.midstream.halt(thread_id, ""),
         host.midstream.steer(thread_id, "x", id="not a uuid"),
+        host.midstream.send(thread_id, "brief", " \n"),
+        host.midstream.send(thread_id, "brief", "x", id="not a uuid"),
         host.midstream.withdraw(thread_id, "not a uuid"),
     ):
         with pytest.raises(ValidationError):
             await wrong
     assert await host.midstream.pending_requests(thread_id) == []
+    assert await host.runs.list(thread_id) == []
 
 
 async def test_refusals_say_the_servers_reason(host: Host) -> None:

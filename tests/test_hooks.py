@@ -133,7 +133,7 @@ async def test_a_hook_is_asked_only_where_it_is_registered() -> None:
         tools=[look_up],
         boundary_hooks=[
             watcher("plain"),
-            BoundaryHook(watcher("tools"), at={"tools"}),  # type: ignore[arg-type]
+            BoundaryHook(watcher("tools"), at={"tools"}),
             BoundaryHook(watcher("all"), at=frozenset({"seal", "tools", "end"})),
             BoundaryHook(watcher("end"), at="end"),  # type: ignore[arg-type]
         ],

@@ -17,7 +17,9 @@ from langgraph.graph import END, START, StateGraph
 from fakes import ENDLESS, SILENCE, FakeChatModel
 from midstream import Ledger, MidstreamState, ModelNode, Preemption, wakeup
 from midstream.ledger import NAMESPACE
+from midstream.pace import Pace
 from midstream.run import Run
+from midstream.turnstile import AT_ONCE, Turnstile, turnstile
 from midstream.watch import WatchedCall, awatching, watching
 from support.steering import ASKED, OpenLedgerSaver, agent, is_sealed, ledger_of, said, steer, thread
 
@@ -134,7 +136,7 @@ async def test_a_ledger_that_is_away_is_told_once_for_each_time_it_goes_away(
         await asyncio.wait_for(saver.failed.wait(), 5)
 
     with caplog.at_level(logging.WARNING, logger="midstream"):
-        async with awatching(run, ledger, config["configurable"]["thread_id"], call, 0.001):
+        async with awatching(run, ledger, config["configurable"]["thread_id"], call, Pace(0.001)):
             for _ in range(2):
                 saver.failures_left = 3
                 await looked()
@@ -152,9 +154,9 @@ async def test_parallel_calls_of_a_run_share_one_look_out() -> None:
     one, two = Listener(), Listener()
     before = asyncio.all_tasks()
 
-    async with awatching(run, ledger, thread_id, one, NEVER):
+    async with awatching(run, ledger, thread_id, one, Pace(NEVER)):
         await saver.is_read()
-        async with awatching(run, ledger, thread_id, two, NEVER):
+        async with awatching(run, ledger, thread_id, two, Pace(NEVER)):
             await saver.is_read()
             assert len(asyncio.all_tasks() - before) == 1
             request = await ledger.aappend(steer("Brief."))
@@ -181,8 +183,8 @@ def test_parallel_calls_on_threads_share_one_look_out() -> None:
     one, two = Listener(), Listener()
     before = threading.active_count()
 
-    with watching(run, ledger, thread_id, one, NEVER):
-        with watching(run, ledger, thread_id, two, NEVER):
+    with watching(run, ledger, thread_id, one, Pace(NEVER)):
+        with watching(run, ledger, thread_id, two, Pace(NEVER)):
             assert threading.active_count() == before + 1
             assert one.told.wait(5)
             assert two.told.wait(5)
@@ -225,7 +227,7 @@ async def test_a_caller_that_is_cancelled_waits_for_a_read_that_is_under_way() -
     ledger = SlowLedger()
 
     async def call() -> None:
-        async with awatching(Run("r"), ledger, "t", Listener(), NEVER):
+        async with awatching(Run("r"), ledger, "t", Listener(), Pace(NEVER)):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(call())
@@ -243,7 +245,7 @@ async def test_a_caller_that_is_cancelled_twice_goes_at_once_and_the_read_ends_b
     before = asyncio.all_tasks()
 
     async def call() -> None:
-        async with awatching(Run("r"), ledger, "t", Listener(), NEVER):
+        async with awatching(Run("r"), ledger, "t", Listener(), Pace(NEVER)):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(call())
@@ -322,3 +324,80 @@ async def test_two_agents_in_parallel_share_one_steer() -> None:
     assert state["preemption"]["stats"]["seals"] == 1
     assert set(state["preemption"]["handled"]) == {request}
     assert len(one.calls) + len(two.calls) == 3
+
+
+class CountingLedger(Ledger):
+    """A ledger that is read for as long as a test likes, and knows by how many at once."""
+
+    reading = 0
+    most = 0
+
+    def __init__(self, gate: asyncio.Event) -> None:
+        super().__init__(InMemorySaver(), str(uuid.uuid4()))
+        self._gate = gate
+        self.looks = 0
+        self.looked = asyncio.Event()
+
+    async def aview(self) -> Any:
+        kind = type(self)
+        kind.reading += 1
+        kind.most = max(kind.most, kind.reading)
+        try:
+            self.looks += 1
+            await self._gate.wait()
+            self.looked.set()
+            return await super().aview()
+        finally:
+            kind.reading -= 1
+
+
+async def test_of_many_runs_that_only_look_few_are_in_the_savers_line_at_once() -> None:
+    """What the runs have to write is in the same line."""
+    gate = asyncio.Event()
+    gate.set()
+    ledgers = [CountingLedger(gate) for _ in range(20)]
+
+    async def stream(ledger: CountingLedger, over: asyncio.Event) -> None:
+        async with awatching(Run(ledger._thread_id), ledger, ledger._thread_id, Listener(), Pace(0.004)):
+            await over.wait()
+
+    over = asyncio.Event()
+    async with asyncio.TaskGroup() as streams:
+        for ledger in ledgers:
+            streams.create_task(stream(ledger, over))
+        while any(ledger.looks < 2 for ledger in ledgers):  # the first look of each is not in the line
+            await asyncio.sleep(0.001)
+
+        CountingLedger.most = 0
+        gate.clear()
+        while CountingLedger.reading < AT_ONCE:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)  # longer than all of them wait between two looks
+        assert CountingLedger.reading == AT_ONCE
+
+        # One that knows of a request goes past; and whoever leaves does not wait for a turn.
+        waiting = min(ledgers, key=lambda ledger: ledger.looks)
+        before = waiting.looks
+        wakeup.notify(waiting._thread_id)
+        while waiting.looks == before:
+            await asyncio.sleep(0.001)
+        assert CountingLedger.reading in (AT_ONCE, AT_ONCE + 1)
+        over.set()
+        await asyncio.sleep(0.01)
+        assert len(asyncio.all_tasks()) <= 2 * (AT_ONCE + 1) + 2
+        gate.set()
+
+    assert repr(turnstile()) == f"<Turnstile [{AT_ONCE} free, 0 waiting]>"
+
+
+async def test_a_run_that_is_cancelled_in_the_line_gives_its_place_and_its_turn_away() -> None:
+    line = Turnstile(at_once=1)
+    first, second, third, fourth = (line.take() for _ in range(4))
+    assert [turn.done() for turn in (first, second, third, fourth)] == [True, False, False, False]
+
+    second.cancel()
+    third.set_result(False)
+    line.give_back()
+    assert fourth.result() is True
+    line.give_back()
+    assert repr(line) == "<Turnstile [1 free, 0 waiting]>"

@@ -1,4 +1,4 @@
-"""Uses every public form of the client once; it is type-checked and never run."""
+"""Uses every public form of the client once; `make check` holds it to its types, and nothing runs it."""
 
 from __future__ import annotations
 

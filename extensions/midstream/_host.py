@@ -12,6 +12,7 @@ from typing import Any
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.channels import binop
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.config import get_config
 from langgraph.errors import EmptyChannelError
 from langgraph.graph import message
 
@@ -51,6 +52,20 @@ def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
     saver: BaseCheckpointSaver[Any] | None = config.get("configurable", {}).get("__pregel_checkpointer")
     # Asked for what it does: a server's own saver need not be of the class.
     return saver if hasattr(saver, "aget_tuple") else None
+
+
+def server_run_id() -> str | None:
+    """Returns the id of the server's run that this code works for; None elsewhere.
+
+    Read from langgraph-api 0.11.1 and 0.16.7, `stream.astream_state`: a run that is taken up again, after its
+    worker was lost, has no run id in its config any more, where LangGraph looks. It still is the same run to
+    everybody else, under the id that its creation put among the configurables.
+    """
+    try:
+        run_id = get_config().get("configurable", {}).get("run_id")
+    except RuntimeError:  # not in a graph
+        return None
+    return str(run_id) if run_id else None
 
 
 def steps_left(config: RunnableConfig) -> int | None:

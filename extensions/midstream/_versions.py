@@ -6,9 +6,10 @@ that says nothing to anybody. What is known to go wrong is refused; what nobody 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+
+from packaging.version import Version
 
 from midstream.errors import ConfigurationError
 
@@ -28,8 +29,6 @@ FLOORS = {
 SERVER = ("0.11", "0.16")
 """The oldest and the newest line of langgraph-api that midstream's tests ran on."""
 
-_PARTS = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?(?P<early>\.?(?:a|b|c|rc|dev|alpha|beta|pre)\d*)?")
-
 
 def check_host_versions(installed: Mapping[str, str] | None = None) -> None:
     """Makes sure that the host is new enough.
@@ -44,7 +43,7 @@ def check_host_versions(installed: Mapping[str, str] | None = None) -> None:
     versions = _installed() if installed is None else installed
     for name, (floor, reason) in FLOORS.items():
         found = versions.get(name)
-        if found is not None and _key(found) < _key(floor):
+        if found is not None and Version(found) < Version(floor):
             raise ConfigurationError(
                 f"midstream needs {name} {floor} or newer, and {found} is installed: {reason}. "
                 f"Install a newer one: pip install --upgrade '{name}>={floor}'"
@@ -60,7 +59,10 @@ def unknown_server(installed: Mapping[str, str] | None = None) -> str | None:
     versions = _installed() if installed is None else installed
     found = versions.get("langgraph-api")
     oldest, newest = SERVER
-    if found is None or _key(oldest)[:2] <= _key(found)[:2] <= _key(newest)[:2]:
+    if (
+        found is None
+        or Version(oldest).release[:2] <= Version(found).release[:2] <= Version(newest).release[:2]
+    ):
         return None
     return (
         f"midstream was tested on langgraph-api {oldest} to {newest}, and {found} is installed: requests "
@@ -72,8 +74,8 @@ def lacks(name: str, missing: str) -> ConfigurationError:
     """Returns the error for a host that lacks a private name, which a release may take away at any time."""
     read = {"langgraph": "1.2.24", "langgraph-api": " to ".join(SERVER)}[name]
     return ConfigurationError(
-        f"{name} {_installed().get(name, 'of unknown version')} has no {missing}, which midstream was written "
-        f"for {name} {read} to use: install one of these, or a newer langgraph-midstream"
+        f"{name} {_installed().get(name, 'of unknown version')} has no {missing}, which midstream reads; it "
+        f"was written for {name} {read}: install one of these, or a newer langgraph-midstream"
     )
 
 
@@ -87,10 +89,5 @@ def _installed() -> dict[str, str]:
     return found
 
 
-def _key(number: str) -> tuple[int, int, int, bool]:
-    """Sorts versions as far as a floor needs it: a release comes after its own previews."""
-    found = _PARTS.match(number)
-    if found is None:
-        return (0, 0, 0, False)
-    major, minor, patch = (int(part or 0) for part in found.groups()[:3])
-    return (major, minor, patch, found["early"] is None)
+def _line(number: str) -> tuple[int, ...]:
+    return Version(number).release[:2]

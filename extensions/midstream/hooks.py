@@ -13,7 +13,7 @@ import concurrent.futures
 import contextvars
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
@@ -98,7 +98,7 @@ class BoundaryHook:
     """
 
     function: BoundaryFunction
-    at: frozenset[Moment] = field(default=frozenset({"seal"}), kw_only=True)
+    at: Collection[Moment] = field(default=frozenset({"seal"}), kw_only=True)
 
     def __post_init__(self) -> None:
         if not callable(self.function):

@@ -132,7 +132,7 @@ class Work:
         runtime = self._tool_runtime(call, config)
         try:
             with inside_tool():
-                return cast("Output", self._node._run_one(call, self._input_type, runtime))
+                return self._node._run_one(call, self._input_type, runtime)
         except ParentCommand as handoff:
             return _handed_over(handoff, config)
 
@@ -140,7 +140,7 @@ class Work:
         runtime = self._tool_runtime(call, config)
         try:
             with inside_tool():
-                return cast("Output", await self._node._arun_one(call, self._input_type, runtime))
+                return await self._node._arun_one(call, self._input_type, runtime)
         except ParentCommand as handoff:
             return _handed_over(handoff, config)
 

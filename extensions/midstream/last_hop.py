@@ -28,7 +28,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from midstream.gate import unwrapped
+from midstream.gate import is_blank, unwrapped
 from midstream.provider import Provider
 from midstream.replay import is_blank_text, is_reasoning, readable
 
@@ -177,22 +177,24 @@ def _alternating(turns: Sequence[BaseMessage], provider: Provider) -> list[BaseM
         if provider.answers_tools and isinstance(last, ToolMessage) and isinstance(turn, HumanMessage):
             runs.append([AIMessage(ACKNOWLEDGED)])
         runs.append([turn])
-    return [_merged(run) for run in runs]
+    return [_merged(run, provider) for run in runs]
 
 
 def _are_one(last: BaseMessage, turn: BaseMessage) -> bool:
     return any(isinstance(last, role) and isinstance(turn, role) for role in (HumanMessage, AIMessage))
 
 
-def _merged(run: Sequence[BaseMessage]) -> BaseMessage:
+def _merged(run: Sequence[BaseMessage], provider: Provider) -> BaseMessage:
     """Returns neighbours of one role as one: the first's id, the last's `additional_kwargs`."""
     if len(run) == 1:
         return run[0]
     first, last = run[0], run[-1]
+    # Where one of them is in the provider's own format, the whole is.
+    own = [each for each in run if each.response_metadata.get("model_provider") in provider.wrote]
     changes: dict[str, Any] = {
         "content": _joined([message.content for message in run]),
         "additional_kwargs": last.additional_kwargs,
-        "response_metadata": last.response_metadata,
+        "response_metadata": (own or run)[-1].response_metadata,
     }
     if isinstance(last, AIMessage):
         changes["tool_calls"] = last.tool_calls
@@ -200,10 +202,11 @@ def _merged(run: Sequence[BaseMessage]) -> BaseMessage:
 
 
 def _joined(contents: Sequence[str | list[Any]]) -> str | list[Any]:
-    texts = [content for content in contents if isinstance(content, str)]
-    if len(texts) == len(contents):
+    told = [content for content in contents if not (isinstance(content, str) and is_blank(content))]
+    texts = [content for content in told if isinstance(content, str)]
+    if len(texts) == len(told):
         return "\n\n".join(texts)
     blocks: list[Any] = []
-    for content in contents:
+    for content in told:
         blocks += [{"type": "text", "text": content}] if isinstance(content, str) else content
     return blocks

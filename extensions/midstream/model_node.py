@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.config import get_config
@@ -90,8 +90,6 @@ class ModelNode(Runnable[Any, Any]):
             )
         self._tools = list(tools)
         self._model = self._with_tools(model) if isinstance(model, Runnable) else model
-        # Of a model that is chosen later nothing is known: it is taken to call tools.
-        self._has_tools = _binds_tools(self._model) if isinstance(self._model, Runnable) else True
         self._prompt = prompt
         self._options = preemption if preemption is not None else Preemption()
         self._messages_key = messages_key
@@ -150,15 +148,6 @@ class ModelNode(Runnable[Any, Any]):
         if isinstance(prompt, BaseMessage):
             return [prompt, *messages]
         return [*prompt, *messages]
-
-
-def _binds_tools(model: Any) -> bool:
-    """Tells whether tools are bound to a model, also behind retries, fallbacks and in a sequence."""
-    if isinstance(model, RunnableBindingBase):
-        return bool(model.kwargs.get("tools")) or _binds_tools(model.bound)
-    if isinstance(model, RunnableWithFallbacks):
-        return any(_binds_tools(each) for each in model.runnables)
-    return isinstance(model, RunnableSequence) and _binds_tools(model.last)
 
 
 class _Steps:
@@ -267,7 +256,6 @@ class _Entry:
                 run=run_of(self.runtime),
                 messages_key=node._messages_key,
                 steps_left=steps_left(self._config),
-                has_tools=node._has_tools,
                 sent=sent,
             ),
             options=node._options,
@@ -293,17 +281,15 @@ class _Entry:
 
     def _call(self, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
         model = self._node._choose(self._state, self.runtime)
-        interval = visit.options.poll_interval
-        with watching(visit.run, ledger, str(self._thread_id), call, interval):
+        with watching(visit.run, ledger, str(self._thread_id), call, visit.pace):
             answer = sealable(model, call, self._config).invoke(self._request(), self._config)
         return self._checked(answer)
 
     async def _acall(self, call: NodeCall, ledger: Ledger, visit: Visit) -> AIMessage:
         model = await self._node._achoose(self._state, self.runtime)
-        interval = visit.options.poll_interval
         call.call_later = asyncio.get_running_loop().call_later
         try:
-            async with awatching(visit.run, ledger, str(self._thread_id), call, interval):
+            async with awatching(visit.run, ledger, str(self._thread_id), call, visit.pace):
                 answer = await sealable(model, call, self._config).ainvoke(self._request(), self._config)
         finally:
             call.finished()

@@ -28,8 +28,11 @@ class Preemption:
     resume it."""
 
     poll_interval: float = 0.2
-    """Seconds between two looks at the ledger while an answer streams. A request that reaches this very
-    process is seen at once; the interval counts for those that another process took."""
+    """The longest time between two looks at the ledger while an answer streams, in seconds. A request that
+    reaches this very process is seen at once; the interval is for those that another process took, and bounds
+    how late they are seen. A quarter of it passes between two looks in the two seconds after a request or
+    after a person's answer to a question of the run, then half as much again from each look to the next. Each
+    look is one read of the saver: with 0.2, a stream that is long and quiet costs five reads a second."""
 
     token_counter: TokenCounter = count_tokens_approximately
     """Counts the tokens of messages, where an answer was ended before the provider said how many it used.

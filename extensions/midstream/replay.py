@@ -82,11 +82,8 @@ def is_one_item(name: str) -> bool:
 
 def tidy_sealed(message: AIMessage) -> AIMessage:
     """Returns the answer as it goes into the thread; the same object if there is nothing to tidy."""
+    message = _without_ids(message)
     changes: dict[str, Any] = {}
-
-    metadata = message.response_metadata
-    if str(metadata.get("id") or "").startswith("resp_"):
-        changes["response_metadata"] = {key: value for key, value in metadata.items() if key != "id"}
 
     hidden = message.additional_kwargs.get("reasoning")
     if isinstance(hidden, dict) and ("summary" in hidden or "encrypted_content" in hidden):
@@ -96,35 +93,50 @@ def tidy_sealed(message: AIMessage) -> AIMessage:
         changes["additional_kwargs"] = {key: value for key, value in extra.items() if key != "reasoning"}
 
     if isinstance(message.content, list):
-        content = _tidy(message.content, metadata.get("model_provider"))
-        if content != message.content:
+        content = _whole_blocks(message.content, message.response_metadata.get("model_provider"))
+        if len(content) < len(message.content):
             changes["content"] = content
 
     return message.model_copy(update=changes) if changes else message
 
 
-def _tidy(content: list[Any], provider: str | None) -> list[Any]:
+def _without_ids(message: AIMessage) -> AIMessage:
+    """Leaves out under which ids OpenAI Responses would have stored the answer and its text."""
+    changes: dict[str, Any] = {}
+    metadata = message.response_metadata
+    if str(metadata.get("id") or "").startswith("resp_"):
+        changes["response_metadata"] = {key: value for key, value in metadata.items() if key != "id"}
+    if isinstance(message.content, list) and any(item_id(block, "msg_") for block in message.content):
+        changes["content"] = [
+            {key: value for key, value in block.items() if key != "id"}
+            if isinstance(block, dict) and item_id(block, "msg_")
+            else block
+            for block in message.content
+        ]
+    return message.model_copy(update=changes) if changes else message
+
+
+def _whole_blocks(content: list[Any], provider: str | None) -> list[Any]:
     encrypted = own_ciphertexts(content)
-    kept: list[Any] = []
-    for place, block in enumerate(content):
-        if not isinstance(block, dict):
-            kept.append(block)
-        elif block.get("type") == "text":
-            if not block.get("text") and not block.get("annotations") and not block.get("citations"):
-                continue
-            is_stored = item_id(block, "msg_") is not None
-            kept.append({key: value for key, value in block.items() if key != "id"} if is_stored else block)
-        elif is_reasoning(block):
-            if item := item_id(block, "rs_"):
-                is_whole = item in encrypted
-            else:
-                is_last = place == len(content) - 1
-                is_whole = bool(signature(block)) or not (is_last or provider == "anthropic")
-            if is_whole:
-                kept.append(block)
-        else:
-            kept.append(block)
-    return kept
+    kept = [block for block in content if not _is_unwritten(block)]
+    while kept and is_reasoning(kept[-1]) and not (signature(kept[-1]) or ciphertext(kept[-1])):
+        kept.pop()  # it was being written when the answer ended
+
+    def is_whole(block: Any) -> bool:
+        if not is_reasoning(block):
+            return True
+        if item := item_id(block, "rs_"):
+            return item in encrypted
+        return bool(signature(block)) or provider != "anthropic"
+
+    return [block for block in kept if is_whole(block)]
+
+
+def _is_unwritten(block: Any) -> bool:
+    if not isinstance(block, dict):
+        return not block
+    told = block.get("text") or block.get("annotations") or block.get("citations")
+    return block.get("type") == "text" and not told
 
 
 def readable(message: AIMessage, provider: Provider, results: set[str], is_last: bool) -> AIMessage:
@@ -138,9 +150,7 @@ def readable(message: AIMessage, provider: Provider, results: set[str], is_last:
     """
     author = message.response_metadata.get("model_provider")
     if author in KNOWN and provider.wrote and author not in provider.wrote:
-        return _plain(message, author)
-    if is_sealed(message):
-        message = tidy_sealed(message)
+        message = _plain(message, author)
     match provider.name:
         case "openai":
             return _for_chat(message)
@@ -213,7 +223,10 @@ _CHAT_BLOCKS: Final = frozenset(
 
 def _for_chat(message: AIMessage) -> AIMessage:
     return _with_content(
-        _with_refusal(message), lambda block: isinstance(block, str) or block.get("type") in _CHAT_BLOCKS
+        _with_refusal(message),
+        lambda block: (
+            not _is_unwritten(block) and (isinstance(block, str) or block.get("type") in _CHAT_BLOCKS)
+        ),
     )
 
 
@@ -239,11 +252,13 @@ def _for_responses(message: AIMessage, provider: Provider, results: set[str]) ->
     The response of a sealed answer never completed, so none of its items was stored. Given in full and with
     their own ciphertext, its reasoning items are taken; its built-in calls only where nothing is stored.
     """
-    message = _with_refusal(message)
+    message = _without_blank(_with_refusal(message))
     is_stored = provider.stores and not is_sealed(message)
     encrypted = own_ciphertexts(message.content) if isinstance(message.content, list) else set()
 
     def keeps(block: Any) -> bool:
+        if _is_unwritten(block):
+            return False
         if isinstance(block, str):
             return True
         if is_reasoning(block):
@@ -259,6 +274,8 @@ def _for_responses(message: AIMessage, provider: Provider, results: set[str]) ->
         return True
 
     message = _with_content(message, keeps)
+    if provider.stores and not is_stored:
+        message = _without_ids(message)
     if isinstance(message.content, list) and not message.tool_calls:
         end = len(message.content)
         while end and is_reasoning(message.content[end - 1]):  # it has to be followed by what it led to
@@ -280,10 +297,18 @@ def _for_responses(message: AIMessage, provider: Provider, results: set[str]) ->
     return message.model_copy(update=changes) if changes else message
 
 
+def _without_blank(message: AIMessage) -> AIMessage:
+    """Leaves out a text of nothing that stands beside tool calls, and would be sent as a text."""
+    has_calls = message.tool_calls or message.invalid_tool_calls
+    if not has_calls or not isinstance(message.content, str) or not is_blank(message.content):
+        return message
+    return message.model_copy(update={"content": []})
+
+
 def _for_anthropic(message: AIMessage, is_last: bool) -> AIMessage:
+    message = _without_blank(message)
     if isinstance(message.content, str):
-        is_noise = message.content and is_blank(message.content) and message.tool_calls
-        return message.model_copy(update={"content": ""}) if is_noise else message
+        return message
 
     inner = [unwrapped(block) for block in message.content if isinstance(block, dict)]
     called = {block.get("id") for block in inner if block.get("type") in _SERVER_CALLS}

@@ -1,11 +1,13 @@
 """The run that a node works for, as this process knows it.
 
-On the server every run has an id. An open-source graph may be invoked without one; then the run is known
-by its `RunControl`, which LangGraph makes once for each run and hands to all of its nodes and subgraphs.
+On the server every run has an id, and keeps it when another worker takes it up. An open-source graph may be
+invoked without one; then the run is known by its `RunControl`, which LangGraph makes once for each run and
+hands to all of its nodes and subgraphs.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping
@@ -17,6 +19,7 @@ from typing import Any
 from langgraph.runtime import Runtime
 
 from midstream import _run_notes as notes
+from midstream._host import server_run_id
 from midstream._run_notes import RunNote
 from midstream.state import Halt, halt_of
 
@@ -37,6 +40,9 @@ class Run:
         self.lock = Lock()
         self.shared: dict[Hashable, Any] = {}
         """What the agents' calls share while they last, by a key of its maker's; guarded by `lock`."""
+
+        self.began_at = time.time()
+        """When this process came to know the run, by the wall clock."""
 
         self.halt: Halt | None = None
         """Why this run was halted, as soon as one of its agents has decided it; None while it goes on."""
@@ -95,9 +101,10 @@ class Run:
 def run_of(runtime: Runtime[Any]) -> Run:
     """Returns the run that a node works for; the same object for all of its nodes in this process."""
     info, control = runtime.execution_info, runtime.control
+    run_id = (info.run_id if info is not None else None) or server_run_id()
     key: Hashable
-    if info is not None and info.run_id is not None:
-        key = (info.thread_id, str(info.run_id))
+    if info is not None and run_id is not None:
+        key = (info.thread_id, str(run_id))
     elif control is not None:
         key = id(control)
     else:

@@ -26,15 +26,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
-import inspect
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from threading import Lock
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
+from langchain_core.caches import BaseCache
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage
@@ -46,11 +44,12 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
 
 from midstream._host import configured_model
+from midstream.closing import aclose_all, close_all
 from midstream.gate import SealGate, WaitReason
+from midstream.half_answer import SealedStaysOut, last_chunk
 from midstream.last_hop import repair
 from midstream.provider import is_structured, provider_of
-from midstream.replay import SEALED_KEY
-from midstream.usage import TokenCounter, missing_usage
+from midstream.usage import TokenCounter
 
 logger = logging.getLogger("midstream")
 
@@ -75,6 +74,11 @@ class SealControl:
         """Counts what the provider had no time to count."""
 
         self._live: LiveStream | None = None
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether a stream of this call was ended before the provider ended it."""
+        return self.sealed or self.restarted
 
     def request(self) -> None:
         """Asks for a seal as soon as the answer's shape allows it, also while the provider is silent."""
@@ -174,121 +178,6 @@ class LiveStream:
             raise asyncio.CancelledError
 
 
-def _inner_generators(stream: Any) -> list[Any]:
-    """Returns a stream and the generators that it is suspended in the iteration of, the innermost last.
-
-    A frame's iterators are on its value stack, which only the garbage collector's view of it shows. An
-    iterator may also be an object that has a generator for its work, as in Google's client.
-    """
-    found = [stream]
-    seen = {id(stream)}
-    for outer in found:
-        for part in gc.get_referents(outer):
-            for inner in (part, *_workers(part)):
-                is_idle = (inspect.isasyncgen(inner) and not inner.ag_running) or (
-                    inspect.isgenerator(inner) and not inner.gi_running
-                )
-                if is_idle and id(inner) not in seen:
-                    seen.add(id(inner))
-                    found.append(inner)
-    return found
-
-
-def _workers(part: Any) -> Iterable[Any]:
-    is_iterator = hasattr(type(part), "__anext__") or hasattr(type(part), "__next__")
-    return list(vars(part).values()) if is_iterator and hasattr(part, "__dict__") else ()
-
-
-async def _aclose(stream: Any) -> None:
-    """Closes a stream from the inside out, all of it; a cancellation that arrives meanwhile comes last."""
-    cancelled: asyncio.CancelledError | None = None
-    for generator in reversed(_inner_generators(stream)):
-        try:
-            if inspect.isgenerator(generator):
-                generator.close()
-            elif (aclose := getattr(generator, "aclose", None)) is not None:
-                await aclose()
-        except asyncio.CancelledError as from_outside:
-            cancelled = from_outside
-        except Exception:
-            logger.debug("a provider's stream complained about being closed", exc_info=True)
-    if cancelled is not None:
-        raise cancelled
-
-
-def _close(stream: Any) -> None:
-    for generator in reversed(_inner_generators(stream)):
-        try:
-            if (close := getattr(generator, "close", None)) is not None:
-                close()
-        except Exception:
-            logger.debug("a provider's stream complained about being closed", exc_info=True)
-
-
-def _last_chunk(
-    model: BaseChatModel,
-    chunks: list[AIMessageChunk],
-    prompt: Sequence[BaseMessage],
-    call: dict[str, Any],
-    control: SealControl,
-) -> ChatGenerationChunk:
-    """Builds the chunk that ends an answer early: its mark, and the usage that the provider did not send."""
-    try:
-        usage, estimated = missing_usage(prompt, call.get("tools"), chunks, control.count_tokens)
-    except Exception:
-        logger.warning("the usage of a sealed answer could not be estimated", exc_info=True)
-        usage, estimated = None, []
-    metadata: dict[str, Any] = {SEALED_KEY: {"restarted": True} if control.restarted else {"sealed": True}}
-    if estimated:
-        metadata["estimated"] = list(estimated)
-    # Many providers name the model with the last chunk; without a name, handlers that sum up usage skip it.
-    is_named = any(chunk.response_metadata.get("model_name") for chunk in chunks)
-    if not is_named and (name := _model_name(model, call)):
-        metadata["model_name"] = name
-    return ChatGenerationChunk(
-        message=AIMessageChunk(
-            content="" if not chunks or isinstance(chunks[-1].content, str) else [],
-            id=chunks[-1].id if chunks else None,
-            usage_metadata=usage,
-            response_metadata=metadata,
-            chunk_position="last",
-        )
-    )
-
-
-def _model_name(model: BaseChatModel, call: dict[str, Any]) -> str | None:
-    try:
-        return model._get_ls_params(**{k: v for k, v in call.items() if k != "stop"}).get("ls_model_name")
-    except Exception:
-        logger.debug("a model cannot tell its name", exc_info=True)
-        return None
-
-
-class _SealedStaysOut(BaseCache):
-    """The cache of a sealable model: half an answer is never kept as if it were the answer."""
-
-    def __init__(self, cache: BaseCache, control: SealControl) -> None:
-        self._cache = cache
-        self._control = control
-
-    def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        return self._cache.lookup(prompt, llm_string)
-
-    async def alookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        return await self._cache.alookup(prompt, llm_string)
-
-    def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        if not self._control.sealed and not self._control.restarted:
-            self._cache.update(prompt, llm_string, return_val)
-
-    async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        if not self._control.sealed and not self._control.restarted:
-            await self._cache.aupdate(prompt, llm_string, return_val)
-
-    def clear(self, **kwargs: Any) -> None:
-        self._cache.clear(**kwargs)
-
-
 _CONTROL = "_midstream_control"
 _STRUCTURED = "_midstream_structured"
 _classes: WeakKeyDictionary[type[BaseChatModel], type[BaseChatModel]] = WeakKeyDictionary()
@@ -355,9 +244,9 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         finally:
             live.waiting = False
             control._live = None
-            await _aclose(stream)
+            await aclose_all(stream)
         if ended:
-            yield _last_chunk(self, answer.chunks, messages, kwargs, control)
+            yield ended_by(self, answer.chunks, messages, kwargs)
 
     def _stream(
         self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any
@@ -380,9 +269,9 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
                     ended = True
                     break
         finally:
-            _close(stream)
+            close_all(stream)
         if ended:
-            yield _last_chunk(self, answer.chunks, messages, kwargs, control)
+            yield ended_by(self, answer.chunks, messages, kwargs)
 
     # Core tells by the signature whether these two are to be given the callbacks.
     @functools.wraps(base._generate)
@@ -393,12 +282,22 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
     async def _agenerate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return await base._agenerate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
 
+    def ended_by(
+        self: Any, chunks: list[AIMessageChunk], messages: list[BaseMessage], call: dict[str, Any]
+    ) -> ChatGenerationChunk:
+        control: SealControl = getattr(self, _CONTROL)
+        return last_chunk(
+            self, chunks, messages, call, count_tokens=control.count_tokens, is_dropped=control.restarted
+        )
+
     def cache(self: Any) -> BaseCache | bool | None:
         configured: BaseCache | bool | None = self.__dict__.get("cache")
         if configured is False:
             return False
         real = configured if isinstance(configured, BaseCache) else get_llm_cache()
-        return configured if real is None else _SealedStaysOut(real, getattr(self, _CONTROL))
+        return (
+            configured if real is None else SealedStaysOut(real, lambda: getattr(self, _CONTROL).ended_early)
+        )
 
     body: dict[str, Any] = {
         "__module__": base.__module__,

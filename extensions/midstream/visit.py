@@ -56,6 +56,7 @@ from midstream.events import Emitter
 from midstream.hooks import BoundaryHook, BoundaryInput, Moment, Wish
 from midstream.node_call import NodeCall, PolledCall
 from midstream.options import Preemption
+from midstream.pace import Pace
 from midstream.replay import SEALED_KEY, tidy_sealed
 from midstream.run import Run
 from midstream.state import Boundary, Halt, Handled, PreemptionState, Turn, merge
@@ -78,7 +79,6 @@ class Place:
     steps_left: int | None
     """Steps that the graph may take after this one; None if that cannot be told."""
 
-    has_tools: bool
     sent: Mapping[str, Any] | None = None
     """The argument of the `Send` that started the node; None where an edge did."""
 
@@ -131,13 +131,23 @@ class Visit:
         return [*self._turn["seals"], *self._turn["restarts"]]
 
     @property
+    def pace(self) -> Pace:
+        """How often to look for requests while the model streams."""
+        is_resumed = any(run_id != self.run.id for run_id in self._turn["runs"])
+        return Pace(self.options.poll_interval, self.run.began_at if is_resumed else None)
+
+    @property
     def can_seal(self) -> bool:
-        """Whether the run has the steps for a boundary and the model going on, and a round of its tools."""
+        """Whether the run has the steps for a boundary and the model going on."""
         return self._has_steps(2)
 
     def _has_steps(self, steps: int) -> bool:
+        """Tells whether the run may take so many steps, and two more for what follows a turn of the model.
+
+        That is a round of its tools, or the node that a conditional edge leads to: neither is known here.
+        """
         left = self._place.steps_left
-        return left is None or left >= steps + (2 if self._place.has_tools else 0)
+        return left is None or left >= steps + 2
 
     def drain(self, view: View) -> Drain:
         """Returns what this node would settle of what the ledger says."""

@@ -1,8 +1,7 @@
 """The look-out for new requests while answers stream: one for each run, whatever the number of its agents.
 
-It reads the ledger when it starts, at once when a request was written in this process, and every
-`interval` for those that another process wrote. What it sees it tells to all calls that are being streamed.
-A ledger that cannot be read does not disturb an answer: it is tried again at the next look.
+It reads the ledger when it starts, at once when a request was written in this process, and at its `Pace` for
+those that another process wrote. What it sees it tells to all calls that are being streamed. A ledger that cannot be read does not disturb an answer: it is tried again at the next look.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,8 +17,10 @@ from contextlib import asynccontextmanager, contextmanager
 from midstream import wakeup
 from midstream._ledger_flow import View
 from midstream.ledger import Ledger
+from midstream.pace import Pace
 from midstream.run import Run
 from midstream.seal import SealControl
+from midstream.turnstile import turnstile
 
 logger = logging.getLogger("midstream")
 
@@ -34,10 +36,10 @@ class WatchedCall(SealControl, ABC):
 class _Calls:
     """The calls that one watch serves, and how often it looks."""
 
-    def __init__(self, ledger: Ledger, thread_id: str, interval: float) -> None:
+    def __init__(self, ledger: Ledger, thread_id: str, pace: Pace) -> None:
         self._ledger = ledger
         self._thread_id = thread_id
-        self._interval = interval
+        self._pace = pace
         self._calls: set[WatchedCall] = set()
         self._failing = False
 
@@ -55,8 +57,10 @@ class _Calls:
 class AsyncWatch(_Calls):
     """A watch on an event loop."""
 
-    def __init__(self, ledger: Ledger, thread_id: str, interval: float) -> None:
-        super().__init__(ledger, thread_id, interval)
+    def __init__(self, ledger: Ledger, thread_id: str, pace: Pace) -> None:
+        super().__init__(ledger, thread_id, pace)
+        self._turnstile = turnstile()
+        self._turn: asyncio.Future[bool] | None = None
         self._look_now = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -65,7 +69,7 @@ class AsyncWatch(_Calls):
         if self._task is None:
             self._task = asyncio.create_task(self._watch())
         else:
-            self._look_now.set()
+            self._wake()
 
     def leave(self, call: WatchedCall) -> bool:
         """Returns whether that was the last call."""
@@ -77,28 +81,52 @@ class AsyncWatch(_Calls):
 
         A cancelled caller leaves at once, and the read ends by itself.
         """
-        self._look_now.set()
+        self._wake()
         if self._task is not None:
             await asyncio.shield(self._task)
+
+    def _wake(self) -> None:
+        self._look_now.set()
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(False)
+
+    async def _look(self) -> View | None:
+        """Reads the ledger: at once if there is a reason, else when it is this watch's turn."""
+        if self._look_now.is_set():
+            self._look_now.clear()
+            return await self._ledger.aview()
+
+        turn = self._turn = self._turnstile.take()
+        try:
+            await turn
+            self._look_now.clear()
+            return await self._ledger.aview() if self._calls else None
+        finally:
+            # A wait that was cancelled has left the line, unless its turn had come just before.
+            if not turn.cancelled() and turn.result():
+                self._turnstile.give_back()
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
-            loop.call_soon_threadsafe(self._look_now.set)
+            loop.call_soon_threadsafe(self._wake)
 
         unsubscribe = wakeup.subscribe(self._thread_id, wake)
+        self._look_now.set()
         try:
             while self._calls:
-                self._look_now.clear()
+                view, began = None, time.monotonic()
                 try:
-                    self._tell(await self._ledger.aview())
+                    view = await self._look()
+                    if view is not None:
+                        self._tell(view)
                 except Exception:
                     self._failed()
                 if not self._calls:
                     return
                 try:
-                    async with asyncio.timeout(self._interval):
+                    async with asyncio.timeout(self._pace.after(view, time.monotonic() - began)):
                         await self._look_now.wait()
                 except TimeoutError:
                     continue
@@ -109,8 +137,8 @@ class AsyncWatch(_Calls):
 class SyncWatch(_Calls):
     """A watch on a thread of its own, for graphs that run without an event loop."""
 
-    def __init__(self, ledger: Ledger, thread_id: str, interval: float) -> None:
-        super().__init__(ledger, thread_id, interval)
+    def __init__(self, ledger: Ledger, thread_id: str, pace: Pace) -> None:
+        super().__init__(ledger, thread_id, pace)
         self._look_now = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -138,27 +166,29 @@ class SyncWatch(_Calls):
         try:
             while self._calls:
                 self._look_now.clear()
+                view, began = None, time.monotonic()
                 try:
-                    self._tell(self._ledger.view())
+                    view = self._ledger.view()
+                    self._tell(view)
                 except Exception:
                     self._failed()
                 if not self._calls:
                     return
-                self._look_now.wait(self._interval)
+                self._look_now.wait(self._pace.after(view, time.monotonic() - began))
         finally:
             unsubscribe()
 
 
 @asynccontextmanager
 async def awatching(
-    run: Run, ledger: Ledger, thread_id: str, call: WatchedCall, interval: float
+    run: Run, ledger: Ledger, thread_id: str, call: WatchedCall, pace: Pace
 ) -> AsyncIterator[None]:
     """Tells `call` of what is on the ledger while the block runs."""
     key = (AsyncWatch, id(asyncio.get_running_loop()))
     with run.lock:
         watch: AsyncWatch | None = run.shared.get(key)
         if watch is None:
-            watch = run.shared[key] = AsyncWatch(ledger, thread_id, interval)
+            watch = run.shared[key] = AsyncWatch(ledger, thread_id, pace)
         watch.join(call)
     try:
         yield
@@ -172,12 +202,12 @@ async def awatching(
 
 
 @contextmanager
-def watching(run: Run, ledger: Ledger, thread_id: str, call: WatchedCall, interval: float) -> Iterator[None]:
+def watching(run: Run, ledger: Ledger, thread_id: str, call: WatchedCall, pace: Pace) -> Iterator[None]:
     """Same as `awatching`, on a thread."""
     with run.lock:
         watch: SyncWatch | None = run.shared.get(SyncWatch)
         if watch is None:
-            watch = run.shared[SyncWatch] = SyncWatch(ledger, thread_id, interval)
+            watch = run.shared[SyncWatch] = SyncWatch(ledger, thread_id, pace)
         watch.join(call)
     try:
         yield

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import httpx
 
+from midstream_client._answering import interrupts
 from midstream_client._flow import Call, Clock, Flow, Pause, again, said_by, status_of
 from midstream_client.errors import NotInstalledError, NotSettledError, RequestRefusedError
 from midstream_client.protocol import (
@@ -150,7 +151,7 @@ def send(
     run: Mapping[str, Any],
     timeout: float | None,
 ) -> Flow[Sent]:
-    name = str(uuid.UUID(send_id)) if send_id is not None else str(uuid.uuid4())
+    name = SteerRequest.model_validate(_with_id({"messages": text}, send_id)).id
     attempt = 0
     watch = Watch(thread_id, timeout, (yield from _deadline(timeout)))
 
@@ -162,7 +163,7 @@ def send(
         if done is not None:
             return done
 
-    status = seen.thread_status
+    status = yield from _true_status(thread_id, seen.thread_status)
     while True:
         if status in ("idle", "error"):
             run_id = yield from _start(thread_id, assistant_id, name, text, run)
@@ -172,6 +173,7 @@ def send(
         steered = steer_id(name, attempt)
         yield from steer(server, thread_id, text, request_id=steered)
         ended, status = yield from _settled(watch, steered)
+        status = yield from _true_status(thread_id, status)
         if ended.outcome == "withdrawn":
             return Sent(name, "withdrawn", None, (), steered)
         if ended.outcome == "pending" and status == "interrupted":
@@ -182,6 +184,13 @@ def send(
             return Sent(name, "steered", ended.run_id, ended.message_ids, steered)
         attempt += 1
         status = "idle"
+
+
+def _true_status(thread_id: str, status: ThreadStatus) -> Flow[ThreadStatus]:
+    """Returns a thread's status, `interrupted` also where a failed run has hidden that it waits."""
+    if status == "error" and (yield from interrupts(thread_id)):
+        return "interrupted"
+    return status
 
 
 def steer_id(send_id: str, attempt: int) -> str:

@@ -178,21 +178,39 @@ def stream(
     failures = 0
     while not reader.is_over:
         before = len(reader.seen)
+        lost: Exception | None = None
         yield Subscribe(thread_id, protocol == "websocket", CHANNELS)
-        try:
-            while not reader.is_over and (part := (yield Next())) is not END:
-                yield from reader.read(part)
-        except (httpx.TransportError, OSError):
-            # The stream is opened again, and what it repeats is passed over.
-            failures = 0 if len(reader.seen) > before else failures + 1
-            if failures > RETRIES:
-                raise
-        if not reader.is_over:
-            known = yield from again(Call("runs", "get", (thread_id, run_id)))
-            if known["status"] not in ("pending", "running"):
+        while not reader.is_over:
+            try:
+                part = yield Next()
+            except Exception as error:
+                if _is_refused(error):
+                    raise
+                lost = error
                 break
-            yield Pause(RETRY_SECONDS)
+            if part is END:
+                break
+            yield from reader.read(part)
+        if reader.is_over:
+            break
+
+        # The stream is opened again, and what it repeats is passed over.
+        known = yield from again(Call("runs", "get", (thread_id, run_id)))
+        if known["status"] not in ("pending", "running"):
+            break
+        failures = 0 if len(reader.seen) > before else failures + 1
+        if failures > RETRIES:
+            raise lost or httpx.ReadError("the thread's stream ends again and again before its run")
+        yield Pause(RETRY_SECONDS)
     yield from finish(thread_id, reader)
+
+
+def _is_refused(error: Exception) -> bool:
+    """Tells whether opening the stream again would fail in the same way."""
+    # Imported here: who has a stream has the SDK already.
+    from langgraph_sdk.stream.errors import is_non_retryable_stream_error
+
+    return is_non_retryable_stream_error(error)
 
 
 def _begin(

@@ -179,7 +179,12 @@ class Chat:
             self._answer_typed(text)
         elif text.strip():
             self.transcript.say("you", text)
-            self.start(self._steer(text) if self.is_answering else self._listen(input=_said(text)))
+            if self.is_answering:
+                self.start(self._steer(text))
+            else:
+                # Now and not when the task runs: a second line may be here already.
+                self.is_answering = True
+                self.start(self._listen(input=_said(text)))
         self._refresh()
 
     def decide(self, key: str) -> str:

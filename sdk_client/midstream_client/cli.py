@@ -52,7 +52,7 @@ def chat(parsed: argparse.Namespace) -> None:
         raise MidstreamError("chat needs a terminal; in scripts use `midstream send` and `midstream steer`")
 
     async def run() -> str:
-        async with get_client(url=parsed.url, api_key=parsed.api_key) as client:
+        async with get_client(url=parsed.url, **_key(parsed)) as client:
             return await terminal.run(client, parsed.assistant, parsed.thread)
 
     print(asyncio.run(run()))
@@ -144,7 +144,12 @@ def _tell_request(parsed: argparse.Namespace, midstream: SyncMidstream, receipt:
 
 
 def _client(parsed: argparse.Namespace) -> Any:
-    return get_sync_client(url=parsed.url, api_key=parsed.api_key)
+    return get_sync_client(url=parsed.url, **_key(parsed))
+
+
+def _key(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Returns the option for a key that was given; without it the SDK looks into the environment."""
+    return {} if parsed.api_key is None else {"api_key": parsed.api_key}
 
 
 def _tell(parsed: argparse.Namespace, facts: Any, line: str) -> None:

@@ -153,6 +153,7 @@ class Midstream:
             metadata: For a new run.
 
         Raises:
+            pydantic.ValidationError: The text is blank, or the id is no UUID; nothing was sent.
             NotSettledError: The time was over while a steer waited for a safe point; it stays on the thread.
             RequestRefusedError: The server did not take the text.
             NotInstalledError: The server does not run midstream.
@@ -188,7 +189,7 @@ class Midstream:
             resume: Starts a run with these answers, by interrupt id, checked as `resume` checks them.
             run_id: Joins this run, from the first event that the server has kept.
             protocol: `runs`; or `threads` or `websocket`, for the newer protocol of `client.threads.stream`,
-                which names no nodes and no attempts, and shows midstream's events only of graphs with the
+                which names no nodes, and shows midstream's events only of graphs with the
                 `PreemptionTransformer`; where the server does not have it, `runs` takes its place.
             config: For a new run.
             context: For a new run.

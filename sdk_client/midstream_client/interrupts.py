@@ -92,13 +92,25 @@ def interrupts_of(state: Mapping[str, Any]) -> list[PendingInterrupt]:
 
 
 def _asked(state: Mapping[str, Any]) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
+    known = set()
     for task in state.get("tasks") or ():
         for interrupt in task.get("interrupts") or ():
-            if interrupt.get("id"):
+            known.add(interrupt.get("id"))
+            if interrupt.get("id") and not _is_spent(task, interrupt):
                 yield task.get("name"), interrupt
     for interrupt in state.get("interrupts") or ():
-        if interrupt.get("id"):
+        if interrupt.get("id") and interrupt["id"] not in known:
             yield None, interrupt
+
+
+def _is_spent(task: Mapping[str, Any], interrupt: Mapping[str, Any]) -> bool:
+    """Tells whether an interrupt was answered, and its node has failed after that.
+
+    Seen with langgraph 1.2.24: the state still shows it, but its answer is kept, so that another one never
+    reaches the node. Only an answer that the interrupt's own schema refuses is not kept.
+    """
+    error = task.get("error")
+    return bool(error) and not (interrupt.get("response_schema") and "validation error" in str(error))
 
 
 def _pending(

@@ -124,7 +124,7 @@ class _Blocks(Writer):
         return [self._event("content_block_stop", index=self._index)] if self._index >= 0 else []
 
     def start(self) -> list[bytes]:
-        message = {
+        message: dict[str, Any] = {
             "id": "msg_1",
             "type": "message",
             "role": "assistant",
@@ -166,12 +166,15 @@ class _Blocks(Writer):
             use = {"type": "server_tool_use", "id": name, "name": "web_search", "input": {}}
             query = json.dumps({"query": part.query})
             return [*self._begin(use), self._delta(type="input_json_delta", partial_json=query)]
-        page = {"type": "web_search_result", "url": "https://example.com/", "title": "Cats"}
+        page: dict[str, Any] = {"type": "web_search_result", "url": "https://example.com/", "title": "Cats"}
         page |= {"encrypted_content": "page-1", "page_age": None}
         return self._begin({"type": "web_search_tool_result", "tool_use_id": name, "content": [page]})
 
     def end(self) -> list[bytes]:
-        delta = {"stop_reason": "tool_use" if self._has_calls else "end_turn", "stop_sequence": None}
+        delta: dict[str, Any] = {
+            "stop_reason": "tool_use" if self._has_calls else "end_turn",
+            "stop_sequence": None,
+        }
         usage = {"input_tokens": 25, "output_tokens": 7}
         return [
             *self._stop(),

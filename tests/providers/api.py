@@ -96,6 +96,10 @@ class FakeAPI:
         self.script.append(parts)
         return self
 
+    def model(self, **options: Any) -> Any:
+        """Returns the provider's own client, pointed at this server."""
+        raise NotImplementedError
+
     def check(self, body: Any, request: Request) -> None:
         """Raises `RefusedError` for a request that the provider's documents forbid."""
 

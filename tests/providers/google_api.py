@@ -64,7 +64,7 @@ class _Parts(Writer):
         self._written = 0
 
     def _data(self, parts: list[dict[str, Any]], finish: str | None = None) -> bytes:
-        self._written += 3
+        self._written += 1 + len(str(parts)) // 8
         candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
         if finish:
             candidate["finishReason"] = finish

@@ -45,9 +45,7 @@ class Thread:
             builder.add_edge("tools", "model")
         return builder.compile(checkpointer=self.saver)
 
-    async def run(
-        self, model: Any, *said: str, tools: Sequence[Any] = (), **options: Any
-    ) -> list[BaseMessage]:
+    async def run(self, model: Any, *said: str, tools: Sequence[Any] = (), **options: Any) -> list[Any]:
         """Runs the agent, with a human input or without one, and returns the thread's messages."""
         graph = self.graph(model, tools, **options)
         self.events, self.shown = [], []
@@ -69,7 +67,7 @@ class Thread:
                     self.shown[-1] += chunk[0].text
         return self.messages()
 
-    def messages(self) -> list[BaseMessage]:
+    def messages(self) -> list[Any]:
         """Returns the thread's messages as they are in storage."""
         found = self.saver.get(self.config)
         return list(found["channel_values"].get("messages", ())) if found else []

@@ -15,10 +15,12 @@ from midstream_client import Midstream, SyncMidstream
 GRAPHS = '''
 from pathlib import Path
 
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import tools_condition
 from langgraph.types import interrupt
+from langgraph_runtime_inmem.retry import RetryableException
 from pydantic import BaseModel
 
 from chat_models.scripted import ScriptedChatModel
@@ -75,6 +77,49 @@ def agent(words: int, interval_ms: float, mode: str = "batched"):
     return builder.compile(transformers=[PreemptionTransformer])
 
 
+def typed_node(state: MidstreamState):
+    answer = interrupt("typed?", response_schema=Choice)
+    return {"messages": [("ai", f"typed {answer.choice}")]}
+
+
+def plain_node(state: MidstreamState):
+    answer = interrupt("plain?")
+    if answer == "bad":
+        raise ValueError("cannot stand that")
+    return {"messages": [("ai", f"plain {answer}")]}
+
+
+fragile_builder = StateGraph(MidstreamState)
+fragile_builder.add_node("typed", typed_node)
+fragile_builder.add_node("plain", plain_node)
+fragile_builder.add_edge(START, "typed")
+fragile_builder.add_edge(START, "plain")
+fragile = fragile_builder.compile()
+
+class FlakyChatModel(ScriptedChatModel):
+    """Says its second answer half, once; then its worker is taken for lost, and another attempt is made."""
+
+    async def _astream(self, messages, stop=None, run_manager=None, **kwargs):
+        asked = messages[0].content
+        is_second = any(isinstance(message, ToolMessage) for message in messages)
+        told = 0
+        async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
+            yield chunk
+            told += 1
+            if told == 5 and is_second and asked not in FAILED:
+                FAILED.add(asked)
+                raise RetryableException("lost")
+
+
+FAILED = set()
+flaky_builder = StateGraph(MidstreamState)
+flaky_builder.add_node("model", ModelNode(FlakyChatModel(words=5, interval_ms=5), tools=[add]))
+flaky_builder.add_node("tools", ToolNode([add]))
+flaky_builder.add_edge(START, "model")
+flaky_builder.add_conditional_edges("model", tools_condition)
+flaky_builder.add_edge("tools", "model")
+flaky = flaky_builder.compile(transformers=[PreemptionTransformer])
+
 agent_graph = agent(40, 20)
 brief = agent(3, 5)
 long = agent(400, 25)
@@ -90,6 +135,8 @@ DEPLOYMENT: dict[str, Any] = {
             "brief": "./graphs.py:brief",
             "long": "./graphs.py:long",
             "per_call": "./graphs.py:per_call",
+            "fragile": "./graphs.py:fragile",
+            "flaky": "./graphs.py:flaky",
         },
         "http": {"app": "midstream.server:app"},
     },

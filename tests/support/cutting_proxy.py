@@ -1,0 +1,69 @@
+"""Stands between a client and a server, and cuts their connections when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+
+class CuttingProxy:
+    """A TCP proxy; `url` is its own, and `cut()` ends all connections as a broken network does."""
+
+    def __init__(self, target: str) -> None:
+        self._target = urlsplit(target)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.url = ""
+        self.cuts = 0
+
+    def cut(self) -> None:
+        self.cuts += 1
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        ours = {writer}
+        try:
+            there = await asyncio.open_connection(self._target.hostname, self._target.port)
+            ours.add(there[1])
+            self._writers |= ours
+            await asyncio.gather(_pass(reader, there[1]), _pass(there[0], writer))
+        except OSError:
+            pass
+        finally:
+            self._tasks.discard(task)
+            self._writers -= ours
+            for each in ours:
+                each.transport.abort()
+
+    async def close(self) -> None:
+        self.cut()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+@contextlib.asynccontextmanager
+async def cutting_proxy(target: str) -> AsyncIterator[CuttingProxy]:
+    """Runs a proxy to this server."""
+    proxy = CuttingProxy(target)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        proxy.url = f"http://127.0.0.1:{port}"
+        yield proxy
+    finally:
+        server.close()
+        await proxy.close()
