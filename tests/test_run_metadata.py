@@ -19,7 +19,8 @@ from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient
 
 from midstream import Ledger
-from midstream._run_notes import KEPT_RUNS, metadata_of, seal_note, with_metadata
+from midstream._run_answers import with_metadata
+from midstream._run_notes import KEPT_RUNS, metadata_of, seal_note
 from midstream.ledger import HaltRecord
 from midstream.server import PreemptionMiddleware
 from support.dev_server import DevServer
@@ -121,6 +122,10 @@ async def test_pages_and_columns_are_as_asked_for(client: LangGraphClient) -> No
     assert await client.runs.list(thread_id, status="pending") == []
 
 
+def state(**values: Any) -> Any:
+    return values
+
+
 async def scheduled(client: LangGraphClient, thread_id: str, count: int) -> list[str]:
     """Makes runs that will not begin before the test is over; returns their ids."""
     runs = [
@@ -134,7 +139,7 @@ async def test_the_oldest_of_many_halted_runs_still_says_so(waiting_server: DevS
     async with waiting_server.client() as client:
         thread_id = (await client.threads.create(graph_id="waiting"))["thread_id"]
         runs = await scheduled(client, thread_id, 3 * KEPT_RUNS)
-        await client.runs.wait(thread_id, "waiting", input={"halted_runs": runs})
+        await client.runs.wait(thread_id, "waiting", input=state(halted_runs=runs))
 
         found = {
             run["run_id"]: run["metadata"] or {} for run in await client.runs.list(thread_id, limit=1000)
@@ -150,14 +155,13 @@ async def test_the_oldest_of_many_halted_runs_still_says_so(waiting_server: DevS
 async def test_a_list_of_runs_costs_about_what_it_costs_without_us(
     waiting_server: DevServer, server_without_midstream: DevServer
 ) -> None:
-    """The bound is 1.3; here it is twice that, for a machine that has other things to do. See `bench`."""
+    """A generous bound, for a machine that has other things to do; `python -m bench.run_list` measures."""
     messages = [{"role": "user", "content": f"message {n}"} for n in range(1000)]
 
     async def prepared(on: LangGraphClient) -> str:
         thread_id = (await on.threads.create(graph_id="waiting"))["thread_id"]
         runs = await scheduled(on, thread_id, 99)
-        state: Any = {"messages": messages, "halted_runs": runs}
-        await on.runs.wait(thread_id, "waiting", input=state)
+        await on.runs.wait(thread_id, "waiting", input=state(messages=messages, halted_runs=runs))
         return thread_id
 
     async def seconds(on: LangGraphClient, thread_id: str) -> float:

@@ -7,11 +7,8 @@ older ones are moved to pages on root 0, which is read only when somebody asks f
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict
-
-import orjson
 
 KEPT_RUNS = 32
 """How many halts, and how many runs that were sealed, are kept on the newest root."""
@@ -117,59 +114,3 @@ def metadata_of(page: Page) -> dict[str, dict[str, Any]]:
     for name, halt in page.halts.items():
         said[name]["halt_reason"] = halt["reason"]
     return said
-
-
-def with_metadata(
-    body: bytes, said: Mapping[str, Mapping[str, Any]], *, without_ids: bool = False
-) -> bytes | None:
-    """Returns an answer about runs with more in their metadata; None if it stays as it is.
-
-    Args:
-        body: A run or a list of runs.
-        said: What to add, by run id.
-        without_ids: Whether to leave out the runs' ids.
-    """
-    if not said and not without_ids:
-        return None
-    if not without_ids and (spliced := _spliced(body, said)) is not None:
-        return spliced
-    content = orjson.loads(body)
-    changed = without_ids
-    for run in content if isinstance(content, list) else [content]:
-        run_id = run.pop("run_id", None) if without_ids else run.get("run_id")
-        if run_id in said and "metadata" in run:
-            run["metadata"] = {**(run["metadata"] or {}), **said[run_id]}
-            changed = True
-    return orjson.dumps(content) if changed else None
-
-
-_BEGINS = b'{"run_id":"'
-_HEAD = re.compile(
-    rb'\{"run_id":"([^"\\]*)"(?:,"(?!metadata")[^"\\]*":(?:"[^"\\]*"|[^"{}\[\],]+))*,"metadata":\{(?=(.))'
-)
-"""A run up to its metadata, in the order in which the server writes it."""
-
-
-def _spliced(body: bytes, said: Mapping[str, Mapping[str, Any]]) -> bytes | None:
-    """Does the same to an answer of the server's usual form, without reading all of it; None for any other.
-
-    Reading and writing a list of runs costs half as much as the server's own making of it. No string of JSON
-    can hold what a run begins with, so what is found is an object; that it is a run of the list, and not
-    something within one, is told by each having as many brackets closed as opened.
-    """
-    heads = list(_HEAD.finditer(body))
-    starts = [head.start() for head in heads]
-    if not heads or len(heads) != body.count(_BEGINS) or starts[0] != (1 if body[:1] == b"[" else 0):
-        return None
-    parts, at = [], 0
-    for head, end in zip(heads, [*starts[1:], len(body)], strict=True):
-        run = body[head.start() : end]
-        if run.count(b"{") != run.count(b"}"):
-            return None
-        if (mine := said.get(head[1].decode())) is None:
-            continue
-        if any(b'"%b"' % name.encode() in run for name in mine):
-            return None  # the host's own metadata may have that name
-        parts += [body[at : head.end()], orjson.dumps(mine)[1:-1], b"" if head[2] == b"}" else b","]
-        at = head.end()
-    return b"".join([*parts, body[at:]])

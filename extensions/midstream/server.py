@@ -34,7 +34,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midstream._asgi import Answer, Guard, Hold, Replay, StraightLifespan, perform
 from midstream._host import server_saver
-from midstream._run_notes import metadata_of, with_metadata
+from midstream._run_answers import with_metadata
+from midstream._run_notes import metadata_of
 from midstream._update_body import KeyFinder
 from midstream._versions import unknown_server
 from midstream.errors import LedgerFullError, NotPendingError
@@ -105,7 +106,7 @@ class PreemptionMiddleware:
                 await _Update(self.app, self._get_saver, scope, receive, send).run()
             case "GET", "preemption":
                 await _Report(self.app, self._get_saver, scope, receive, send).run()
-            case "GET", _:
+            case "GET", what if what.startswith("runs"):
                 await _Runs(self.app, self._get_saver, scope, receive, send).run()
             case _:
                 await self.app(scope, receive, send)

@@ -64,7 +64,7 @@ class Collector:
     def _take(self, content_type: str, body: bytes) -> None:
         head = f"content-type: {content_type}\r\n\r\n".encode()
         message = email.message_from_bytes(head + body, policy=email.policy.HTTP)
-        for part in message.iter_parts():  # type: ignore[attr-defined]
+        for part in message.iter_parts():
             _, run_id, *field = str(part.get_param("name", header="content-disposition")).split(".")
             payload: Any = part.get_payload(decode=True)
             with self._lock:
