@@ -48,13 +48,14 @@ def test_the_three_calls_work_from_javascript(hosted_url: str, tmp_path: Path) -
     )
 
     assert done.stderr == ""
-    # The halt comes before the answer has a word, so it may have to wait for one.
+    # The halt comes about when the answer gets its first word: it waits for one, or none is begun.
     lines = [line.strip() for line in done.stdout.splitlines() if not line.startswith("waiting")]
+    if lines[3:4] == ["sealed"]:
+        del lines[3]
     assert lines == [
         "steered busy",
         "sealed",
         "injected",
-        "sealed",
         "halted enough",
         "accepted idle",
         "withdrawn true",

@@ -40,8 +40,14 @@ def local_server(local_model_url: str) -> Iterator[DevServer]:
 
 
 @pytest.fixture(params=["scripted", "local"])
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[LangGraphClient]:
-    server: DevServer = request.getfixturevalue(f"{request.param}_server")
+def server(request: pytest.FixtureRequest) -> DevServer:
+    """Not async: a running event loop could not make the async fixture of the real model."""
+    running: DevServer = request.getfixturevalue(f"{request.param}_server")
+    return running
+
+
+@pytest.fixture
+async def client(server: DevServer) -> AsyncIterator[LangGraphClient]:
     async with server.client() as client:
         yield client
 

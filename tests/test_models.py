@@ -395,3 +395,17 @@ def test_a_model_whose_generate_knows_no_callbacks_works() -> None:
     state = agent(Bare(answers=[["A cat."]]), saver=InMemorySaver()).invoke(ASKED, thread())
 
     assert said(state["messages"])[1:] == [("ai", "A cat.")]
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"preemption": {"max_seals": 8}}, r"midstream\.Preemption"),
+        ({"prompt": 5}, "prompt must be"),
+        ({"tools": "look_up"}, "tools must be a list"),
+        ({"tools": None}, "tools must be a list"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_refused_at_construction(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigurationError, match=word):
+        ModelNode(FakeChatModel(), **options)

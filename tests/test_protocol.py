@@ -112,3 +112,29 @@ def test_a_receipt_lets_a_newer_server_say_more() -> None:
         {"id": SOME_ID, "status": "accepted", "thread_status": "busy", "since_then": 1}
     )
     assert receipt.thread_status == "busy"
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ([{"type": "text", "text": None}], "is a string"),
+        ([{"type": "text", "text": 5}], "is a string"),
+        ([{"type": "text"}], "is a string"),
+        ([{}], 'needs a "type"'),
+        ([{"text": "hi"}], 'needs a "type"'),
+        ([{"type": 1}], 'needs a "type"'),
+        ([{"type": "tool_use", "id": "1", "name": "n", "input": {}}], "no content block of type 'tool_use'"),
+        ([{"type": "reasoning", "reasoning": "hm"}], "no content block of type 'reasoning'"),
+        ([{"type": "text", "text": " "}, {"type": "text", "text": "\n"}], "empty or white space"),
+        ([], "empty or white space"),
+    ],
+)
+def test_a_block_that_no_provider_takes_from_a_person_is_refused(content: Any, word: str) -> None:
+    with pytest.raises(ValidationError, match=word):
+        parse_request({"kind": "steer", "messages": [{"content": content}]})
+
+
+def test_blocks_that_a_person_may_send_are_taken() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    request = parse_request({"kind": "steer", "messages": [{"content": [picture]}]})
+    assert request.model_dump()["messages"][0]["content"] == [picture]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.errors import InvalidUpdateError
 from langgraph.graph import END, START, StateGraph
 
 from fakes import SILENCE, FakeChatModel
@@ -181,3 +182,19 @@ async def test_an_agent_in_a_subgraph_is_steered_and_counted_once(own_saver: boo
     assert state["preemption"]["stats"] == {"seals": 1, "restarts": 0, "empty_boundaries": 0}
     assert len(state["preemption"]["handled"]) == 1
     assert await ledger.arequests() == []
+
+
+@pytest.mark.parametrize("written", [{"kind": "steer", "messages": "x"}, "stop", ["stop"]], ids=repr)
+def test_a_request_that_comes_by_the_wrong_door_is_told_the_right_one(written: Any) -> None:
+    """Dropping it without a word would lose it: the server was set up without `http.app`."""
+    builder: Any = StateGraph(MidstreamState)
+    builder.add_node("node", lambda state: {})
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "t"}}
+    graph.invoke({"messages": []}, config)
+
+    with pytest.raises(InvalidUpdateError, match=r"midstream\.server:app"):
+        graph.update_state(config, {"preemption": written})
+    with pytest.raises(InvalidUpdateError, match=r"midstream\.Ledger"):
+        graph.invoke({"messages": [], "preemption": written}, config)

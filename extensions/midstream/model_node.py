@@ -71,7 +71,8 @@ class ModelNode(Runnable[Any, Any]):
         messages_key: The state's channel of messages.
 
     Raises:
-        ConfigurationError: The model is neither a runnable nor callable, or cannot be given tools.
+        ConfigurationError: The model is neither a runnable nor callable, or cannot be given tools; or an
+            option is of the wrong kind.
     """
 
     def __init__(
@@ -88,6 +89,14 @@ class ModelNode(Runnable[Any, Any]):
                 "model must be a chat model, a runnable that ends in one, or a callable that returns one, "
                 f"not {model!r}"
             )
+        if isinstance(tools, str) or not isinstance(tools, Sequence):
+            raise ConfigurationError(f"tools must be a list of tools, not {tools!r}")
+        if prompt is not None and not isinstance(prompt, str | BaseMessage) and not callable(prompt):
+            raise ConfigurationError(
+                f"prompt must be a text, a system message or a callable of the state, not {prompt!r}"
+            )
+        if preemption is not None and not isinstance(preemption, Preemption):
+            raise ConfigurationError(f"preemption must be midstream.Preemption(...), not {preemption!r}")
         self._tools = list(tools)
         self._model = self._with_tools(model) if isinstance(model, Runnable) else model
         self._prompt = prompt

@@ -9,9 +9,11 @@ One thing is told by order on purpose: of two agents that halt one run, the firs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 from langchain_core.messages import AnyMessage
+from langgraph.errors import InvalidUpdateError
 from langgraph.graph.message import add_messages
 
 # Not from `typing`: before Python 3.12 pydantic refuses those in a state that is a model of its own.
@@ -127,7 +129,17 @@ def _same_turn(left: Turn, right: Turn) -> bool:
 
 
 def merge(left: PreemptionState | None, right: PreemptionState | None) -> PreemptionState:
-    """Returns the channel's value after a write; idempotent, and order-tolerant within a turn."""
+    """Returns the channel's value after a write; idempotent, and order-tolerant within a turn.
+
+    Raises:
+        InvalidUpdateError: The write is a request, which belongs on the ledger, or nothing of ours at all.
+    """
+    if right is not None and (not isinstance(right, Mapping) or "kind" in right):
+        raise InvalidUpdateError(
+            f"the channel 'preemption' cannot be given {right!r}: a request goes to the thread's ledger. Put "
+            '"http": {"app": "midstream.server:app"} into langgraph.json, so that the server takes it there '
+            "from a state update; a host in the graph's own process appends it to midstream.Ledger"
+        )
     if not left or not right:
         left = left or {}
         right = right or {}

@@ -51,10 +51,25 @@ def _canonical(value: str) -> str:
 RequestId: TypeAlias = Annotated[str, Field(max_length=64), AfterValidator(_canonical)]
 
 
+_NOT_A_PERSONS = ("tool", "server_tool", "function_call", "thinking", "redacted_thinking", "reasoning")
+"""How the types of content blocks begin that only a model or a tool writes."""
+
+
 def _is_blank(content: str | list[dict[str, Any]]) -> bool:
     if isinstance(content, str):
         return not content.strip()
-    return all(block.get("type") == "text" and not str(block.get("text", "")).strip() for block in content)
+    return all(block["type"] == "text" and not block["text"].strip() for block in content)
+
+
+def _check_block(block: dict[str, Any]) -> None:
+    """Refuses a block that no provider would take from a person: once in a thread, it would stay there."""
+    kind = block.get("type")
+    if not isinstance(kind, str) or not kind:
+        raise ValueError('a content block needs a "type", such as {"type": "text", "text": "..."}')
+    if kind == "text" and not isinstance(block.get("text"), str):
+        raise ValueError('a content block of type "text" needs a "text" that is a string')
+    if kind.startswith(_NOT_A_PERSONS):
+        raise ValueError(f"a person's message has no content block of type {kind!r}")
 
 
 def _is_too_deep(content: list[Any]) -> bool:
@@ -89,6 +104,8 @@ class UserMessage(_Wire):
     @field_validator("content")
     @classmethod
     def _fit_to_be_said(cls, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+        for block in content if isinstance(content, list) else ():
+            _check_block(block)
         if _is_blank(content):
             raise ValueError("must not be empty or white space only")
         if isinstance(content, list) and _is_too_deep(content):
