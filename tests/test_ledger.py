@@ -294,7 +294,7 @@ async def test_a_full_ledger_refuses_the_next_request_and_nothing_else(opened: O
     assert (full.value.thread_id, full.value.pending) == (thread_id, MAX_PENDING)
     assert await ledger.aview() == before
 
-    assert await ledger.aappend(steer("known", id=ids[3])) == ids[3]
+    assert await ledger.aappend(steer("no. 3", id=ids[3])) == ids[3]
     await ledger.aappend(withdraw(ids[0]))
     await ledger.aappend(steer("fits again"))
     assert texts(await ledger.arequests())[-1] == "fits again"
