@@ -38,7 +38,8 @@ from midstream._tasks import (
     steady_calls,
     ungated,
 )
-from midstream.approvals import InterruptMode, InterruptOnConfig, Questions, Schema, not_run, policies
+from midstream.approvals import InterruptMode, InterruptOnConfig, Questions, not_run, policies
+from midstream.arguments import Schema
 from midstream.batch import Batch, Durable, Rules
 from midstream.errors import ConfigurationError
 from midstream.jobs import Work
