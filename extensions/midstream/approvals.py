@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypedDict, Union, cast, get_args
 
 from langchain_core.messages import ToolCall, ToolMessage
@@ -127,6 +128,10 @@ def policies(
         ConfigurationError: A gate would be open: it names no tool that is known, lists no decision or one
             that does not exist, or has a key that means nothing.
     """
+    if interrupt_on is not None and not isinstance(interrupt_on, Mapping):
+        raise ConfigurationError(
+            f"interrupt_on must be a dict, such as {{'send_email': True}}, not {interrupt_on!r}"
+        )
     found = {}
     names = set(known)
     for name, config in (interrupt_on or {}).items():
@@ -153,7 +158,16 @@ def _policy(name: str, config: Any) -> Policy:
             f"interrupt_on[{name!r}]['allowed_decisions'] must list some of {list(DECISIONS)}, "
             f"not {allowed!r}"
         )
+    for key in ("when", "description"):
+        if _is_async(config.get(key)):
+            raise ConfigurationError(
+                f"interrupt_on[{name!r}][{key!r}] must be a plain function: nothing would await this one"
+            )
     return Policy(tuple(dict.fromkeys(allowed)), config.get("description"), config.get("when"))
+
+
+def _is_async(function: Any) -> bool:
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
+from inspect import isawaitable, iscoroutine
 from typing import Any, cast
 
 from langchain_core.messages import ToolCall
@@ -120,7 +121,13 @@ class Work:
             return True
         tool = self._node.tools_by_name.get(call["name"])
         runtime = self._tool_runtime(call, get_config())
-        return policy.when(ToolCallRequest(tool_call=call, tool=tool, state=self._state, runtime=runtime))
+        request = ToolCallRequest(tool_call=call, tool=tool, state=self._state, runtime=runtime)
+        asked: Any = policy.when(request)
+        if isawaitable(asked):
+            if iscoroutine(asked):
+                asked.close()
+            raise TypeError(f"`when` of {call['name']!r} must be a plain function: nothing awaits this one")
+        return bool(asked)
 
     def _ask(self, job: Ask) -> Any:
         answer = interrupt(job.question.value, response_schema=job.question.answer)

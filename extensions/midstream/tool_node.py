@@ -51,14 +51,22 @@ class ToolNode(LangGraphToolNode):
     """Runs tool calls; those that need a person are settled before any other starts, and each runs once.
 
     The order holds for calls that come in one batch, as they do from an edge. Sent one at a time
-    (`Send("tools", [call])`) each still runs once, but none waits for another.
+    (`Send("tools", [call])`) each still runs once, but none waits for another, and if one fails, LangGraph
+    cancels the others, which then run again from their beginning.
+
+    Answer by interrupt id, `Command(resume={id: answer})`. LangGraph refuses an answer without an id while
+    several questions are open, and a mapping with a key that is no id, before this node sees it: that run
+    fails, the questions stay. An answer without an id is taken only by a question that was shown before.
 
     Args:
         tools: What this node can run, as for LangGraph's `ToolNode`.
         interrupting_tools: Names of tools that call `interrupt()` in their bodies. They run before all
-            others. A name that this node does not run has no effect.
+            others. A name that this node does not run has no effect. Give each `interrupt()` a
+            `response_schema`, a pydantic model: without it, whatever comes is taken for the answer. What
+            catches `ValueError` around it, in the body or in a wrapper, also catches the invalid answer.
         interrupt_on: Which tools need approval, as for LangChain's `HumanInTheLoopMiddleware`: `True`, or a
-            dict with `allowed_decisions` and, if wished, `description` and `when`.
+            dict with `allowed_decisions` and, if wished, `description` and `when`, both of them plain
+            functions.
         interrupt_mode: `"batched"` asks one question about all calls, `"per_call"` one about each.
         host_tools: Tools that the host runs, such as a browser: their schemas, in any form that a model can
             be given. A call of one pauses with a request of type `tool_execution`.
@@ -85,9 +93,7 @@ class ToolNode(LangGraphToolNode):
         super().__init__(tools, **options)
         _one_of("interrupt_mode", interrupt_mode, get_args(InterruptMode))
         _one_of("durable", durable, get_args(Durable))
-        if isinstance(interrupting_tools, str):
-            raise ConfigurationError("interrupting_tools must be a list of names, not a string")
-
+        pausing = _names(interrupting_tools)
         host = _schemas(host_tools)
         if twice := sorted(host.keys() & self.tools_by_name.keys()):
             raise ConfigurationError(f"{twice} are in tools and in host_tools: leave them in one of the two")
@@ -95,7 +101,7 @@ class ToolNode(LangGraphToolNode):
         self._rules = Rules(
             policies=policies(interrupt_on, known),
             questions=Questions(known),
-            interrupting=frozenset(interrupting_tools) & self.tools_by_name.keys(),
+            interrupting=pausing & self.tools_by_name.keys(),
             host=frozenset(host),
             mode=interrupt_mode,
             durable=durable,
@@ -170,6 +176,8 @@ class ToolNode(LangGraphToolNode):
 
     def _needs_phases(self, calls: Sequence[ToolCall], config: RunnableConfig) -> bool:
         gated = any(call["name"] in self._rules.gated for call in calls)
+        if gated and (nameless := [call["name"] for call in calls if call["id"] is None]):
+            raise ValueError(f"a call of {nameless[0]!r} has no id, by which its result could be told apart")
         if has_tasks(config):
             return gated or self._rules.durable == "always"
         if gated and any(self._rules.asks(call) for call in calls):
@@ -211,15 +219,41 @@ def _halt(input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Halt | N
     return halt_of(state, run_id_of(runtime))
 
 
+def _names(names: Iterable[Any]) -> frozenset[str]:
+    if isinstance(names, str):
+        raise ConfigurationError("interrupting_tools must be a list of names, not a string")
+    listed = list(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise ConfigurationError(
+                f"interrupting_tools must list names, not {name!r}: give the name that the tool is called by"
+            )
+    return frozenset(listed)
+
+
 def _schemas(tools: Iterable[Any]) -> dict[str, Schema]:
+    if isinstance(tools, str | Mapping | BaseTool):
+        raise ConfigurationError(f"host_tools must be a list of tools, not {tools!r}")
     found: dict[str, Schema] = {}
     for tool in tools:
-        if isinstance(tool, BaseTool):
-            found[tool.name] = tool
-        else:
-            function = convert_to_openai_tool(tool)["function"]
-            found[function["name"]] = function.get("parameters", {"type": "object"})
+        name, schema = _named_schema(tool)
+        if name in found:
+            raise ConfigurationError(f"host_tools has {name!r} twice")
+        found[name] = schema
     return found
+
+
+def _named_schema(tool: Any) -> tuple[str, Schema]:
+    if isinstance(tool, BaseTool):
+        return tool.name, tool
+    try:
+        function = convert_to_openai_tool(tool)["function"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigurationError(
+            f"host_tools has {tool!r}, which says nothing of its arguments: give a tool, or a dict with "
+            "`name`, `description` and `parameters`"
+        ) from error
+    return function["name"], function.get("parameters", {"type": "object"})
 
 
 def _one_of(option: str, value: str, values: tuple[str, ...]) -> None:
