@@ -25,7 +25,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest, ToolRuntime
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
-from midstream._tasks import Pauses
+from midstream._tasks import Pauses, task_id_of
 from midstream.approvals import Policy, decision_of
 from midstream.batch import Ask, Batch, Job, Output, Run
 from midstream.pauses import aasking, asking
@@ -50,6 +50,9 @@ class Work:
 
         self.pauses: Pauses | None = None
         """What was asked before; None where no answer can be."""
+
+        self.was_answered = False
+        """Whether something that had been asked was answered in this run."""
 
         info = runtime.execution_info
         self._retried = info is not None and info.node_attempt > 1
@@ -95,7 +98,9 @@ class Work:
 
         if self.pauses is None:
             return body(get_config())
-        return asking(body, self.pauses, retried=self._retried)
+        result = asking(body, self.pauses, retried=self._retried)
+        self._note_answer()
+        return result
 
     async def ahere(self, job: Job) -> Any:
         """Same as `here`, but awaited."""
@@ -105,7 +110,13 @@ class Work:
 
         if self.pauses is None:
             return await body(get_config())
-        return await aasking(body, self.pauses, retried=self._retried)
+        result = await aasking(body, self.pauses, retried=self._retried)
+        self._note_answer()
+        return result
+
+    def _note_answer(self) -> None:
+        if self.pauses is not None and self.pauses.asked.get(task_id_of(get_config())):
+            self.was_answered = True
 
     def descriptions(self) -> dict[int, str]:
         """Returns the text for each call that needs approval."""

@@ -28,6 +28,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
+from midstream._host import saver_of
 from midstream._tasks import (
     asaved_pauses,
     channel,
@@ -41,10 +42,12 @@ from midstream._tasks import (
 from midstream.approvals import InterruptMode, InterruptOnConfig, Questions, not_run, policies
 from midstream.arguments import Schema
 from midstream.batch import Batch, Durable, Rules
+from midstream.boundary import halt_ahead
 from midstream.errors import ConfigurationError
 from midstream.jobs import Work
-from midstream.run import inside_tool, run_id_of
-from midstream.state import Halt, halt_of, preemption_of
+from midstream.ledger import Ledger
+from midstream.run import inside_tool, is_inside_tool, run_id_of
+from midstream.state import Halt, PreemptionState, halt_of, preemption_of
 
 
 class ToolNode(LangGraphToolNode):
@@ -136,6 +139,9 @@ class ToolNode(LangGraphToolNode):
                 futures = [work.start(job) for job in jobs]
                 # Each is waited for, before any of their errors is raised.
                 batch.take(jobs, [_result(future) for future in futures])
+                if work.was_answered and batch.is_open and (requests := _requests(input, config, runtime)):
+                    ledger, value = requests
+                    batch.halt_for(halt_ahead(ledger.view(), value, run_id_of(runtime)))
 
         return self._combined(batch, input_type)
 
@@ -165,6 +171,9 @@ class ToolNode(LangGraphToolNode):
             for phase in batch.phases:
                 jobs = phase()
                 batch.take(jobs, await _all([work.astart(job) for job in jobs], started))
+                if work.was_answered and batch.is_open and (requests := _requests(input, config, runtime)):
+                    ledger, value = requests
+                    batch.halt_for(halt_ahead(await ledger.aview(), value, run_id_of(runtime)))
 
         return self._combined(batch, input_type)
 
@@ -206,17 +215,35 @@ async def _all(jobs: Sequence[Awaitable[Any]], started: Collection[asyncio.Futur
             await asyncio.wait(unfinished)
 
 
-def _halt(input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Halt | None:  # noqa: A002
-    """Returns why the run was halted, if it was; read from the channel where the input is not the state."""
+def _preemption(input: Any, config: RunnableConfig) -> PreemptionState:  # noqa: A002
+    """Returns the channel's value; read from the channel where the input is not the state."""
     if isinstance(input, list):
-        state: Any = {"preemption": channel("preemption", config)}
-    elif isinstance(input, dict) and input.get("__type") == "tool_call_with_context":
-        state = input["state"]
-    else:
-        state = input
-    if not preemption_of(state).get("halt"):
+        return preemption_of({"preemption": channel("preemption", config)})
+    if isinstance(input, dict) and input.get("__type") == "tool_call_with_context":
+        return preemption_of(input["state"])
+    return preemption_of(input)
+
+
+def _halt(input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Halt | None:  # noqa: A002
+    """Returns why the run was halted, if it was."""
+    value = _preemption(input, config)
+    return halt_of({"preemption": value}, run_id_of(runtime)) if value.get("halt") else None
+
+
+def _requests(
+    input: Any,  # noqa: A002
+    config: RunnableConfig,
+    runtime: Runtime[Any],
+) -> tuple[Ledger, PreemptionState] | None:
+    """Returns the thread's requests and what became of them; None where this node has no say in them.
+
+    They stay as they are: a model node settles them. Only, nothing is begun that somebody has asked to stop
+    while this batch waited for its answers.
+    """
+    saver, info, value = saver_of(config), runtime.execution_info, _preemption(input, config)
+    if saver is None or info is None or info.thread_id is None or not value or is_inside_tool():
         return None
-    return halt_of(state, run_id_of(runtime))
+    return Ledger(saver, info.thread_id), value
 
 
 def _names(names: Iterable[Any]) -> frozenset[str]:
