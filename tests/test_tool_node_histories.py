@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,11 @@ def call(kind: str, index: int) -> tuple[str, dict[str, Any]]:
     return kind, {ARGUMENT.get(kind, "topic"): f"n{index}"}
 
 
-batches = st.lists(st.sampled_from(KINDS), min_size=1, max_size=6).map(
-    lambda kinds: [call(kind, index) for index, kind in enumerate(kinds)]
-)
+def batches(kinds: Sequence[str], size: int) -> st.SearchStrategy[list[tuple[str, dict[str, Any]]]]:
+    return st.lists(st.sampled_from(kinds), min_size=1, max_size=size).map(
+        lambda kinds: [call(kind, index) for index, kind in enumerate(kinds)]
+    )
+
 
 rules = st.fixed_dictionaries(
     {
@@ -108,11 +111,15 @@ def is_approval(value: Any) -> bool:
 class Story:
     """One thread from the model's message to the last result."""
 
+    kinds: Sequence[str] = KINDS
+    size = 6
+    ways: Sequence[str] = ("by id", "bare", "with a stale id", "go on")
+
     def __init__(self, data: st.DataObject, folder: Path, *, asynchronous: bool) -> None:
         self.data = data
         self.folder = folder
         self.effects = Effects(folder / "effects")
-        self.calls = data.draw(batches, label="calls")
+        self.calls = data.draw(batches(self.kinds, self.size), label="calls")
         self.rules: dict[str, Any] = data.draw(rules, label="rules")
         durability = data.draw(st.sampled_from(DURABILITIES), label="durability")
         self.talk = Conversation(graph_of(self.node(), None), asynchronous, durability)
@@ -165,9 +172,7 @@ class Story:
         answers = {pause.id: self.one_answer(pause, valid=few) for pause in chosen}
         self.answered |= {f"{len(self.answered)} {key}": key for key in answers}
 
-        how = (
-            "by id" if few else self.data.draw(st.sampled_from(["by id", "bare", "with a stale id", "go on"]))
-        )
+        how = "by id" if few else self.data.draw(st.sampled_from(self.ways))
         event(how)
         if how == "bare" and len(pauses) == 1 and (bare := next(iter(answers.values()))) is not None:
             self.note(pauses, answers)
@@ -228,6 +233,17 @@ class Story:
             assert done.get(line, 0) == (0 if skipped else 1), (line, result)
 
 
+class BareStory(Story):
+    """Few questions, one after the other, each approved without an id and then left for a run."""
+
+    kinds = ("errand", "ask")
+    size = 2
+    ways = ("bare", "go on")
+
+    def one_answer(self, pause: Interrupt, *, valid: bool) -> Any:
+        return super().one_answer(pause, valid=valid) if is_free(pause.value) else good_answer(pause.value)
+
+
 def subsets(pauses: list[Interrupt]) -> st.SearchStrategy[list[Interrupt]]:
     return st.lists(st.sampled_from(pauses), min_size=1, unique_by=lambda pause: pause.id)
 
@@ -240,3 +256,11 @@ def test_nothing_happens_twice_and_the_thread_can_always_go_on(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(Story(data, Path(folder), asynchronous=asynchronous).tell())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_an_answer_without_an_id_reaches_no_other_question(asynchronous: bool, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(BareStory(data, Path(folder), asynchronous=asynchronous).tell())
