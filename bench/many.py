@@ -2,8 +2,8 @@
 
 Both servers run side by side and are loaded in turns. Each thread streams an answer at a pace that a machine
 can keep up with, so what is compared is the server's own work: its processor time for each token, the gap
-between two tokens as a client sees it, and memory. With midstream each run also looks for new requests five
-times a second.
+between two tokens as a client sees it, and memory. With midstream each run also looks for new requests
+several times a second.
 """
 
 from __future__ import annotations

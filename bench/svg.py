@@ -11,7 +11,9 @@ WIDTH = 860
 LABELS = 330
 """Pixels for the names on the left."""
 
-RIGHT = 90
+GLYPH = 6.6
+"""Pixels for a letter of the words behind a bar."""
+
 ROW = 26
 COLOURS = ("#4c78a8", "#e07b39", "#54a24b", "#b279a2", "#9d755d", "#76b7b2")
 GREY, INK = "#c9ccd1", "#222222"
@@ -67,7 +69,8 @@ def bars(title: str, unit: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> 
     y = 66.0
     for name, rows in groups:
         top = max(max(row.value, row.limit or 0, row.high or 0) for row in rows) * 1.05 or 1
-        scale = (WIDTH - LABELS - RIGHT) / top
+        longest = max(len(row.text or "0.000") for row in rows)
+        scale = (WIDTH - LABELS - 24 - GLYPH * longest) / top
         parts.append(_text(16, y + 8, name, size=13, bold=True))
         y += 18
         for row in rows:

@@ -16,12 +16,17 @@ from support.dev_server import ROOT, DevServer
 def server() -> Iterator[DevServer]:
     config = {
         "dependencies": ["."],
-        "graphs": {"approvals": "./approvals.py:graph", "once": "./once.py:graph"},
+        "graphs": {
+            "approvals": "./approvals.py:graph",
+            "once": "./once.py:graph",
+            "agent": "./agent.py:graph",
+        },
     }
     files = {
         "langgraph.json": config,
         "approvals.py": (ROOT / "graphs" / "approvals.py").read_text(),
         "once.py": ONCE,
+        "agent.py": AGENT,
     }
     with DevServer(files) as running:
         yield running
@@ -42,6 +47,20 @@ node = ToolNode(
     host_tools=[BROWSER],
 )
 graph = StateGraph(State).add_node("tools", node).add_edge(START, "tools").compile()
+"""
+
+AGENT = """
+from pathlib import Path
+
+from midstream import ToolNode
+from support.tool_batches import Effects, agent_of, graph_of, tools_of
+
+node = ToolNode(
+    tools_of(Effects(Path(__file__).with_name("agent_effects"))),
+    interrupt_on={"send": True, "delete": True},
+    interrupt_mode="per_call",
+)
+graph = graph_of(agent_of(node, [("send", {"to": "ann"}), ("delete", {"path": "x"})]), None)
 """
 
 
@@ -188,3 +207,19 @@ async def test_a_script_chooses_the_calls(server: DevServer) -> None:
 
         assert await thread.status() == "idle"
         assert await thread.results() == [("delete_file", "success", "Deleted /tmp/x.")]
+
+
+async def test_an_approval_without_an_id_approves_nothing_in_a_later_run(server: DevServer) -> None:
+    effects = server.folder / "agent_effects"
+    async with server.client() as client:
+        thread = await thread_of(client, "agent")
+        await thread.run(given={"messages": []})
+        for answers in ({"type": "approve"}, None, None):
+            await thread.run(answers=answers)
+            [question] = (await thread.questions()).values()
+            assert question["name"] == "delete"
+            assert effects.read_text() == "send ann\n"
+
+        await thread.run(answers={"type": "approve"})
+        assert await thread.status() == "idle"
+        assert effects.read_text() == "send ann\ndelete x\n"

@@ -20,7 +20,14 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from pydantic import ValidationError
 
-from midstream import ConfigurationError, Ledger, LedgerFullError, MidstreamState, NotPendingError
+from midstream import (
+    ConfigurationError,
+    Ledger,
+    LedgerFullError,
+    MidstreamState,
+    NotPendingError,
+    RequestConflictError,
+)
 from midstream.ledger import NAMESPACE, Entry, HaltRecord, View, root_id
 from midstream_client.protocol import MAX_PENDING, HaltRequest, SteerRequest
 from support.ledgers import halt, marked, steer, texts, withdraw
@@ -141,13 +148,24 @@ async def test_an_entry_keeps_all_that_the_request_said(opened: Open, thread_id:
     assert entry.reason is None
 
 
+async def test_an_id_that_stands_for_another_request_is_refused(opened: Open, thread_id: str) -> None:
+    ledger = opened.ledger(thread_id)
+    name = await ledger.aappend(steer("one"))
+
+    for other in (steer("two", id=name), steer("one", id=name, node="model"), {**halt("stop"), "id": name}):
+        with pytest.raises(RequestConflictError, match="of its own"):
+            await ledger.aappend(other)
+    assert await ledger.aappend(steer("one", id=name)) == name
+    assert [entry.id for entry in await ledger.arequests()] == [name]
+
+
 async def test_an_id_that_is_posted_again_changes_nothing(opened: Open, thread_id: str) -> None:
     ledger = opened.ledger(thread_id)
     request_id = await ledger.aappend(steer("first"))
     [entry] = await ledger.arequests()
 
-    assert await ledger.aappend(steer("second", id=request_id)) == request_id
-    assert await ledger.aappend(steer("third", id=request_id.upper())) == request_id
+    assert await ledger.aappend(steer("first", id=request_id)) == request_id
+    assert await ledger.aappend(steer("first", id=request_id.upper())) == request_id
     assert await ledger.arequests() == [entry]
 
     await ledger.amark(marked(entry))
@@ -276,7 +294,7 @@ async def test_a_full_ledger_refuses_the_next_request_and_nothing_else(opened: O
     assert (full.value.thread_id, full.value.pending) == (thread_id, MAX_PENDING)
     assert await ledger.aview() == before
 
-    assert await ledger.aappend(steer("known", id=ids[3])) == ids[3]
+    assert await ledger.aappend(steer("no. 3", id=ids[3])) == ids[3]
     await ledger.aappend(withdraw(ids[0]))
     await ledger.aappend(steer("fits again"))
     assert texts(await ledger.arequests())[-1] == "fits again"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from midstream import NotPendingError
 from midstream import _ledger_flow as flow
+from midstream._run_notes import HaltRecord
 from midstream_client.protocol import parse_request
 from support.ledgers import marked, steer, withdraw
 
@@ -125,7 +126,7 @@ def look_and_rotate(store: Store) -> flow.Flow[Any]:
 
 
 def halt_run(store: Store) -> flow.Flow[Any]:
-    return flow.record_halt(THREAD, flow.HaltRecord(run_id="r", reason="enough", node="model", at=1.0))
+    return flow.record_halt(THREAD, HaltRecord(run_id="r", reason="enough", node="model", at=1.0))
 
 
 OPERATIONS: dict[str, Callable[[Store], flow.Flow[Any]]] = {

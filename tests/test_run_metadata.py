@@ -18,13 +18,15 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient
 
-from midstream import Ledger
+from fakes import ENDLESS, FakeChatModel
+from midstream import Ledger, Preemption
 from midstream._run_answers import with_metadata
 from midstream._run_notes import KEPT_RUNS, metadata_of, seal_note
 from midstream.ledger import HaltRecord
 from midstream.server import PreemptionMiddleware
 from support.dev_server import DevServer
 from support.ledgers import halt, steer
+from support.steering import ASKED, agent, ledger_of, thread
 from support.thread_server import THREAD_ID, call
 
 WITHIN_SECONDS = 30
@@ -319,6 +321,31 @@ def test_a_note_that_is_taken_again_counts_once() -> None:
         ledger.append({"kind": "withdraw", "id": ledger.requests()[0].id})
     ledger.record_seal(note, ledger.view())
     assert metadata_of(ledger.runs()) == {"run": {"preemption": {"seals": 1, "empty_boundaries": 0}}}
+
+
+async def test_a_seal_with_nothing_to_go_on_with_is_an_empty_boundary() -> None:
+    saver, config = InMemorySaver(), thread()
+    options = Preemption(boundary_hooks=[lambda boundary: None], should_preempt=lambda: True)
+    graph = agent(FakeChatModel(answers=[["Once", ENDLESS]]), saver=saver, preemption=options)
+
+    halted_state = (await graph.ainvoke(ASKED, config))["preemption"]["halt"]
+
+    assert metadata_of(await ledger_of(saver, config).aruns()) == {
+        halted_state["run_id"]: {
+            "halt_reason": "preempt_incomplete",
+            "preemption": {"seals": 1, "empty_boundaries": 1},
+        }
+    }
+
+
+async def test_seals_of_parallel_agents_of_a_run_add_up() -> None:
+    """Two agents seal in one run, each for its own request; their notes are those of the run."""
+    ledger = Ledger(InMemorySaver(), THREAD_ID)
+    before = ledger.view()
+    await asyncio.gather(
+        *(ledger.arecord_seal(seal_note("run", f"message {n}", float(n)), before) for n in range(2))
+    )
+    assert metadata_of(ledger.runs()) == {"run": {"preemption": {"seals": 2, "empty_boundaries": 0}}}
 
 
 def test_the_ledger_of_another_thread_and_of_an_earlier_version_is_read_as_it_is() -> None:

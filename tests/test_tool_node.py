@@ -376,6 +376,16 @@ async def test_a_pause_inside_a_wrapper_comes_through(effects: Effects) -> None:
     assert effects.counts() == {"wrapped red": 1, "wrapped blue": 1, "send ann": 1, "delete x": 1}
 
 
+async def later(request: Any) -> bool:
+    return True
+
+
+@tool
+def browse(url: str) -> str:
+    """Open a page."""
+    return url
+
+
 @pytest.mark.parametrize(
     ("rules", "says"),
     [
@@ -383,13 +393,41 @@ async def test_a_pause_inside_a_wrapper_comes_through(effects: Effects) -> None:
         ({"interrupt_mode": "one_by_one"}, "interrupt_mode must be one of"),
         ({"durable": "sometimes"}, "durable must be one of"),
         ({"interrupting_tools": "ask"}, "must be a list of names"),
+        ({"interrupting_tools": [None]}, "must list names, not None"),
+        ({"interrupting_tools": [later]}, "must list names, not <function"),
+        ({"interrupting_tools": [browse]}, "must list names, not StructuredTool"),
+        ({"interrupt_on": ["send"]}, "interrupt_on must be a dict"),
+        ({"interrupt_on": {"send": {"allowed_decisions": ["approve"], "when": later}}}, "plain function"),
         ({"host_tools": [{**BROWSER, "name": "send"}]}, "in tools and in host_tools"),
+        ({"host_tools": [BROWSER, browse]}, "has 'browse' twice"),
+        ({"host_tools": BROWSER}, "must be a list of tools"),
+        ({"host_tools": ["browse"]}, "says nothing of its arguments"),
     ],
     ids=str,
 )
 def test_what_cannot_work_is_refused_at_once(rules: Any, says: str, effects: Effects) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         ToolNode(tools_of(effects), **rules)
+
+
+async def test_a_condition_that_turns_out_to_be_async_leaves_the_gate_shut(effects: Effects) -> None:
+    policy = {"allowed_decisions": ["approve"], "when": lambda request: later(request)}
+    talk = conversation(effects, interrupt_on={"send": policy})
+    with pytest.raises(TypeError, match="`when` of 'send' must be a plain function"):
+        await talk.say(message(SEND))
+    assert effects.counts() == {}
+
+
+@colours
+async def test_a_call_without_an_id_is_refused_before_anything_acts(
+    asynchronous: bool, effects: Effects
+) -> None:
+    talk = conversation(effects, asynchronous, interrupt_on={"delete": True})
+    given = message(SEND, DELETE)
+    given["messages"][0].tool_calls[0]["id"] = None
+    with pytest.raises(ValueError, match="a call of 'send' has no id"):
+        await talk.say(given)
+    assert effects.counts() == {}
 
 
 def test_outside_a_graph_a_gate_stays_shut(effects: Effects) -> None:

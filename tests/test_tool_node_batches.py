@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -167,6 +168,24 @@ async def test_each_effect_happens_once(
     ]
 
 
+def others_first(shape: Shape) -> Callable[..., Any]:
+    """Lets a tool that pauses wait for those beside it, which the stock node may else drop unstarted."""
+    pausing = sum(name in RULES["interrupting_tools"] for name, _ in shape.calls)
+    done = threading.Semaphore(0)
+
+    def wrap(request: Any, execute: Any) -> Any:
+        if request.tool_call["name"] in RULES["interrupting_tools"]:
+            for _ in range(len(shape.calls) - pausing):
+                assert done.acquire(timeout=10)
+            return execute(request)
+        try:
+            return execute(request)
+        finally:
+            done.release()
+
+    return wrap
+
+
 @pytest.mark.parametrize(
     "shape",
     [shape for shape in SHAPES.values() if shape.stock],
@@ -177,7 +196,7 @@ async def test_the_stock_node_repeats_what_had_happened_before_the_pause(
 ) -> None:
     """Beside the table above: what it would be without this node."""
     effects = Effects(tmp_path / "effects")
-    node = StockToolNode(tools_of(effects))
+    node = StockToolNode(tools_of(effects), wrap_tool_call=others_first(shape))
     conversation = Conversation(graph_of(node, InMemorySaver()), asynchronous=False)
 
     await settled(conversation, message(*shape.calls), one_by_one=False)

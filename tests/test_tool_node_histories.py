@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from langchain_core.tools import BaseTool, tool
 from langgraph.types import Command, Interrupt
 
 from midstream import ToolNode
@@ -19,6 +20,7 @@ from support.tool_batches import (
     DURABILITIES,
     Conversation,
     Effects,
+    agent_of,
     any_saver,
     good_answer,
     graph_of,
@@ -29,7 +31,7 @@ from support.tool_batches import (
 EXAMPLES = int(os.environ.get("MIDSTREAM_HISTORIES", "20"))
 """How many histories of each colour."""
 
-KINDS = ("ask", "pick", "send", "delete", "note", "browse", "research", "unknown")
+KINDS = ("ask", "pick", "send", "delete", "note", "browse", "research", "errand", "unknown")
 ARGUMENT = {"ask": "topic", "pick": "topic", "send": "to", "delete": "path", "note": "text", "browse": "url"}
 
 
@@ -54,6 +56,9 @@ rules = st.fixed_dictionaries(
     }
 )
 
+STALE = {"type": "approve"}
+"""What is given to a question that was answered before: it must let nothing go on."""
+
 NONSENSE: list[Any] = [None, "yes", 7, [], {}, {"type": "zap"}, {"decisions": []}, {"colour": "green"}]
 
 
@@ -75,6 +80,31 @@ def answer(data: st.DataObject, value: Any) -> Any:
     return good_answer(value)
 
 
+def errand_of(effects: Effects) -> BaseTool:
+    """A tool in which another agent makes two calls, one after the other, each of which needs approval."""
+    gates: Any = {"interrupt_on": {"send": True, "delete": True}, "interrupt_mode": "per_call"}
+
+    @tool
+    def errand(topic: str) -> str:
+        """Let another agent send and delete."""
+        calls: list[tuple[str, dict[str, Any]]] = [("send", {"to": topic}), ("delete", {"path": topic})]
+        agent_of(ToolNode(tools_of(effects), **gates), calls).invoke({"messages": []})
+        effects.add(f"errand {topic}")
+        return "done"
+
+    return errand
+
+
+def lines_of(value: Any) -> list[str]:
+    """What would happen to the world if these calls were approved."""
+    requests = value.get("action_requests") or [value]
+    return [f"{each['name']} {next(iter(each['args'].values()))}" for each in requests]
+
+
+def is_approval(value: Any) -> bool:
+    return "action_requests" in value or value.get("type") == "tool_approval"
+
+
 class Story:
     """One thread from the model's message to the last result."""
 
@@ -87,12 +117,31 @@ class Story:
         durability = data.draw(st.sampled_from(DURABILITIES), label="durability")
         self.talk = Conversation(graph_of(self.node(), None), asynchronous, durability)
         self.answered: dict[str, Any] = {}
+        self.asked_about = {
+            f"{name} {next(iter(arguments.values()))}"
+            for kind, arguments in self.calls
+            for name in {"errand": ("send", "delete"), "delete": ("delete",)}.get(kind, ())
+        }
+        """What may not happen without an approval."""
+
+        self.let_go: set[str] = set()
+        """What was approved: by an answer that was given to the question about it."""
+
+        self.told: dict[str, list[str]] = {}
+        """What was answered to each question without a type."""
 
     def node(self) -> ToolNode:
-        tools = tools_of(self.effects)
         return ToolNode(
-            tools, interrupting_tools=["ask", "pick", "research"], host_tools=[BROWSER], **self.rules
+            [*tools_of(self.effects), errand_of(self.effects)],
+            interrupting_tools=["ask", "pick", "research", "errand"],
+            host_tools=[BROWSER],
+            **self.rules,
         )
+
+    @property
+    def pauses(self) -> list[Interrupt]:
+        """A question of an agent inside a tool is shown twice, under one id."""
+        return list({pause.id: pause for pause in self.talk.pauses}.values())
 
     async def tell(self) -> None:
         steps: list[Any] = [message(*self.calls)]
@@ -110,7 +159,7 @@ class Story:
         self.check_end()
 
     def next_step(self) -> Any:
-        pauses = self.talk.pauses
+        pauses = self.pauses
         few = len(self.answered) > 12  # then it comes to an end
         chosen = pauses if few else self.data.draw(subsets(pauses), label="asked")
         answers = {pause.id: self.one_answer(pause, valid=few) for pause in chosen}
@@ -121,15 +170,37 @@ class Story:
         )
         event(how)
         if how == "bare" and len(pauses) == 1 and (bare := next(iter(answers.values()))) is not None:
+            self.note(pauses, answers)
             return Command(resume=bare)
+        if how == "go on":
+            return None
+        self.note(pauses, answers)
         if how == "with a stale id":
             old = [key for key in self.answered.values() if key not in {pause.id for pause in pauses}]
-            return Command(resume={**dict.fromkeys(old, "stale"), **answers})
-        return None if how == "go on" else Command(resume=answers)
+            return Command(resume={**dict.fromkeys(old, STALE), **answers})
+        return Command(resume=answers)
+
+    def note(self, pauses: list[Interrupt], answers: dict[str, Any]) -> None:
+        """Remembers what the answers that are really sent let go on."""
+        for pause in pauses:
+            if pause.id not in answers:
+                continue
+            given = answers[pause.id]
+            if is_free(pause.value):
+                self.told.setdefault(pause.value["ask"], []).append(str(given))
+            elif is_approval(pause.value) and isinstance(given, dict):
+                decisions = given.get("decisions", [given])
+                if len(decisions) == len(lines_of(pause.value)):
+                    approved = [one.get("type") == "approve" for one in decisions]
+                    self.let_go |= {
+                        line for line, yes in zip(lines_of(pause.value), approved, strict=True) if yes
+                    }
 
     def one_answer(self, pause: Interrupt, *, valid: bool) -> Any:
         if not valid and not is_free(pause.value) and self.data.draw(st.booleans(), label="nonsense"):
             return self.data.draw(st.sampled_from(NONSENSE))
+        if is_free(pause.value):
+            return f"answer {len(self.answered)} to {pause.value['ask']}"
         return answer(self.data, pause.value)
 
     def check(self) -> None:
@@ -137,8 +208,10 @@ class Story:
         works = counts.pop("research work", 0)
         assert works <= sum(kind == "research" for kind, _ in self.calls)
         assert not [line for line, count in counts.items() if count > 1], counts
-        ids = [pause.id for pause in self.talk.pauses]
-        assert len(ids) == len(set(ids))
+        for pause in self.pauses:
+            if is_approval(pause.value):
+                self.asked_about |= set(lines_of(pause.value))
+        assert self.asked_about & counts.keys() <= self.let_go, "something ran that nobody approved"
 
     def check_end(self) -> None:
         results = self.talk.results
@@ -149,6 +222,9 @@ class Story:
             if kind in ("browse", "unknown"):
                 continue
             skipped = "lc_source" in result.additional_kwargs
+            if kind == "ask" and not skipped:
+                topic = arguments["topic"]
+                assert result.text in {f"{topic}: {told}" for told in self.told[topic]}, self.told
             assert done.get(line, 0) == (0 if skipped else 1), (line, result)
 
 

@@ -4,7 +4,13 @@ from midstream import _versions
 
 _versions.check_host_versions()
 
-from midstream.errors import ConfigurationError, LedgerFullError, MidstreamError, NotPendingError
+from midstream.errors import (
+    ConfigurationError,
+    LedgerFullError,
+    MidstreamError,
+    NotPendingError,
+    RequestConflictError,
+)
 from midstream.events import PreemptionTransformer
 from midstream.gate import SealGate
 from midstream.hooks import BoundaryHook, BoundaryInput, BoundaryOutput
@@ -30,6 +36,7 @@ __all__ = [
     "NotPendingError",
     "Preemption",
     "PreemptionTransformer",
+    "RequestConflictError",
     "SealControl",
     "SealGate",
     "ToolNode",

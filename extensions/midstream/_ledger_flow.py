@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from midstream import _run_notes as notes
 from midstream._run_notes import ARCHIVE, HaltRecord, Page, RunNote
-from midstream.errors import LedgerFullError, NotPendingError
+from midstream.errors import LedgerFullError, NotPendingError, RequestConflictError
 from midstream.state import Handled
 from midstream_client.protocol import MAX_PENDING, HaltRequest, Request, SteerRequest, WithdrawRequest
 
@@ -235,7 +235,7 @@ def pending(thread_id: str) -> Flow[list[Entry]]:
 
 
 def append(thread_id: str, request: Request, now: float) -> Flow[Accepted]:
-    """Puts a request on the ledger."""
+    """Puts a request on the ledger; one that is there already is left as it is, so that a host may retry."""
     view = yield from look(thread_id)
     if isinstance(request, WithdrawRequest):
         return (yield from _withdraw(thread_id, request.id, view))
@@ -247,6 +247,8 @@ def append(thread_id: str, request: Request, now: float) -> Flow[Accepted]:
         yield from _refuse_if_full(thread_id, view)
         last = view.entries[-1].accepted_at if view.entries else 0.0
         entry = _accept(request, max(now, last + TICK))
+    elif entry != _accept(request, entry.accepted_at):
+        raise RequestConflictError(thread_id, request.id)
     elif view.carried:
         return Accepted(request.id, view.root)
     # An entry that is only on a root about to go is written again: nobody else may be left to do it.

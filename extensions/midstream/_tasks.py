@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -23,12 +24,16 @@ from langgraph.types import Interrupt, _interrupt_id
 
 CALL = "__pregel_call"
 CHECKPOINTER = "__pregel_checkpointer"
+CHECKPOINT_MAP = "checkpoint_map"
+DURABILITY = "__pregel_durability"
 READ = "__pregel_read"
 RESUME_MAP = "__pregel_resume_map"
 RESUMING = "__pregel_resuming"
 SCRATCHPAD = "__pregel_scratchpad"
 TASK_ID = "__pregel_task_id"
 INTERRUPT = "__interrupt__"
+RESUME = "__resume__"
+NULL_TASK_ID = "00000000-0000-0000-0000-000000000000"
 
 
 def _conf(config: RunnableConfig) -> dict[str, Any]:
@@ -48,7 +53,7 @@ def may_be_answered(config: RunnableConfig) -> bool:
     conf = _conf(config)
     if conf.get(RESUMING) or conf.get(RESUME_MAP):
         return True
-    return conf[SCRATCHPAD].get_null_resume(False) is not None
+    return _bare(config)(False) is not None
 
 
 def channel(name: str, config: RunnableConfig) -> Any:
@@ -136,8 +141,27 @@ def ungated(
     return {**config, "configurable": {**_conf(config), CALL: free}}
 
 
-Pauses = Mapping[str, tuple[Interrupt, ...]]
-"""What was asked, by task id."""
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """What was asked before this run, and what came of the run's bare answer (one without an id).
+
+    LangGraph keeps a bare answer beside the checkpoint, where every later run of that step finds it again,
+    and gives it to the first question that comes. So it is taken only by a question that had been shown, and
+    whoever asks anew wipes it out before the question is saved: what is there when a question comes again
+    was sent after that question.
+    """
+
+    asked: Mapping[str, tuple[Interrupt, ...]]
+    """The questions, by task id."""
+
+    shown: frozenset[str] = frozenset()
+    """Ids of the questions that a bare answer may be for; empty if there is none."""
+
+    bare: Callable[[bool], Any] | None = None
+    """Gives the bare answer, or takes it out of the run's memory; None if there is none."""
+
+    kept_at: RunnableConfig | None = None
+    """The checkpoint that the bare answer was seen with."""
 
 
 def _address(runtime: Runtime[Any]) -> RunnableConfig | None:
@@ -154,37 +178,148 @@ def _address(runtime: Runtime[Any]) -> RunnableConfig | None:
     }
 
 
-def _pauses(saved: Any) -> Pauses:
-    writes = saved.pending_writes if saved is not None else None
+def _levels(config: RunnableConfig) -> list[RunnableConfig]:
+    """Returns the checkpoint of each graph around this code, outermost first."""
+    conf = _conf(config)
+    return [
+        {
+            "configurable": {
+                "thread_id": conf["thread_id"],
+                "checkpoint_ns": ns,
+                "checkpoint_id": checkpoint_id,
+            }
+        }
+        for ns, checkpoint_id in sorted(conf.get(CHECKPOINT_MAP, {}).items(), key=lambda item: len(item[0]))
+    ]
+
+
+class _Hidden:
+    """Stands for a bare answer that is not meant for what runs here."""
+
+    def __init__(self, answer: Callable[[bool], Any]) -> None:
+        self.answer = answer
+
+    def __call__(self, consume: bool = False) -> None:  # noqa: ARG002
+        return None
+
+
+def _bare(config: RunnableConfig) -> Callable[[bool], Any]:
+    answer = _conf(config)[SCRATCHPAD].get_null_resume
+    return answer.answer if isinstance(answer, _Hidden) else answer
+
+
+def _writes(saved: Any) -> list[tuple[str, str, Any]]:
+    return list(saved.pending_writes or ()) if saved is not None else []
+
+
+def _asked(saved: Any) -> dict[str, tuple[Interrupt, ...]]:
     return {
         task_id: tuple(value) if isinstance(value, list | tuple) else (value,)
-        for task_id, channel, value in writes or ()
+        for task_id, channel, value in _writes(saved)
         if channel == INTERRUPT
     }
 
 
+def _kept(saved: Any) -> Any:
+    """Returns the bare answer that is kept with a checkpoint, if any."""
+    for task_id, channel, value in _writes(saved):
+        if task_id == NULL_TASK_ID and channel == RESUME:
+            return value
+    return None
+
+
+def _seen(config: RunnableConfig, here: Any, levels: list[tuple[RunnableConfig, Any]]) -> Pauses:
+    """Makes the pauses from this step's checkpoint and, if there is a bare answer, from all around it."""
+    bare = _bare(config)
+    if (answer := bare(False)) is None:
+        return Pauses(_asked(here))
+
+    kept_at, outer = next(
+        ((level, saved) for level, saved in levels if _kept(saved) is not None),
+        (None, levels[0][1] if levels else here),
+    )
+    shown = frozenset(question.id for questions in _asked(outer).values() for question in questions)
+    if kept_at is not None and _saves_late(config) and _kept(outer) == answer:
+        # This run has saved nothing yet: the answer came with an earlier one.
+        shown = frozenset()
+    return Pauses(_asked(here), shown, bare, kept_at)
+
+
+def _saves_late(config: RunnableConfig) -> bool:
+    return _conf(config).get(DURABILITY) == "exit"
+
+
 def saved_pauses(config: RunnableConfig, runtime: Runtime[Any]) -> Pauses:
     """Reads from the saver what this step's tasks have asked so far."""
-    saver = _conf(config).get(CHECKPOINTER)
-    address = _address(runtime)
-    return _pauses(saver.get_tuple(address)) if saver and address else {}
+    saver, address = _conf(config).get(CHECKPOINTER), _address(runtime)
+    if not saver or not address:
+        return Pauses({})
+    levels = _levels(config) if _bare(config)(False) is not None else []
+    return _seen(config, saver.get_tuple(address), [(level, saver.get_tuple(level)) for level in levels])
 
 
 async def asaved_pauses(config: RunnableConfig, runtime: Runtime[Any]) -> Pauses:
     """Same as `saved_pauses`, but awaited."""
+    saver, address = _conf(config).get(CHECKPOINTER), _address(runtime)
+    if not saver or not address:
+        return Pauses({})
+    levels = _levels(config) if _bare(config)(False) is not None else []
+    around = [(level, await saver.aget_tuple(level)) for level in levels]
+    return _seen(config, await saver.aget_tuple(address), around)
+
+
+LOOKS, LOOK_SECONDS = 10, 0.02
+"""How often, and at which intervals, to look for an answer that is being saved."""
+
+SPENT = [(RESUME, None)]
+
+
+def spend_bare_answer(config: RunnableConfig, pauses: Pauses) -> None:
+    """Wipes out the bare answer that was there when this run began; called before a question is saved."""
     saver = _conf(config).get(CHECKPOINTER)
-    address = _address(runtime)
-    return _pauses(await saver.aget_tuple(address)) if saver and address else {}
+    if pauses.bare is None or not saver:
+        return
+    if _saves_late(config):
+        pauses.bare(True)
+        if pauses.kept_at is None:
+            return
+
+    kept_at = pauses.kept_at
+    for _ in range(LOOKS):
+        if kept_at is not None:
+            break
+        time.sleep(LOOK_SECONDS)
+        levels = _levels(config)
+        kept_at = next((level for level in levels if _kept(saver.get_tuple(level)) is not None), None)
+    saver.put_writes(kept_at or _levels(config)[0], SPENT, NULL_TASK_ID)
 
 
-def _no_answer(consume: bool = False) -> None:  # noqa: ARG001
-    return None
+async def aspend_bare_answer(config: RunnableConfig, pauses: Pauses) -> None:
+    """Same as `spend_bare_answer`, but awaited."""
+    saver = _conf(config).get(CHECKPOINTER)
+    if pauses.bare is None or not saver:
+        return
+    if _saves_late(config):
+        pauses.bare(True)
+        if pauses.kept_at is None:
+            return
+
+    kept_at = pauses.kept_at
+    for _ in range(LOOKS):
+        if kept_at is not None:
+            break
+        await asyncio.sleep(LOOK_SECONDS)
+        for level in _levels(config):
+            if _kept(await saver.aget_tuple(level)) is not None:
+                kept_at = level
+                break
+    await saver.aput_writes(kept_at or _levels(config)[0], SPENT, NULL_TASK_ID)
 
 
 class Answers:
     """The answers that one task has: those of earlier runs, and at most one that came with this run."""
 
-    def __init__(self, config: RunnableConfig, *, takes_bare: bool) -> None:
+    def __init__(self, config: RunnableConfig, pauses: Pauses, *, takes_bare: bool = True) -> None:
         conf = _conf(config)
         self._config = config
         self._scratchpad = conf[SCRATCHPAD]
@@ -196,12 +331,24 @@ class Answers:
         if not came_now and len(resume) > 1 and _interrupt_id(ns, 0) in self._sent:
             resume.pop()
 
-        # A bare answer (one without an id) is meant for the pause that was there when the run began. It
-        # stays among the step's writes, where the next pause, or the next run, would find it again.
-        if not takes_bare or self._sent:
-            object.__setattr__(self._scratchpad, "get_null_resume", _no_answer)
+        answered = {_interrupt_id(ns, index) for index in range(len(resume))}
+        waiting = {question.id for question in pauses.asked.get(conf[TASK_ID], ())} - answered
+        if self._sent or not takes_bare or not waiting & pauses.shown:
+            self._set("get_null_resume", _Hidden(_bare(config)))
 
         self._earlier = len(resume) - came_now
+        # The code around the tool node may have asked, or run graphs, in the same task.
+        self._asked = self._count("interrupt_counter")
+        self._graphs = self._count("subgraph_counter")
+
+    def _set(self, field: str, value: Any) -> None:
+        object.__setattr__(self._scratchpad, field, value)
+
+    def _count(self, counter: str) -> int:
+        """Returns how far a counter has come, and leaves it there."""
+        count: int = getattr(self._scratchpad, counter)()
+        self._set(counter, itertools.count(count).__next__)
+        return count
 
     @property
     def sent(self) -> Mapping[str, Any]:
@@ -216,9 +363,9 @@ class Answers:
         scratchpad = replace(
             self._scratchpad,
             resume=self._scratchpad.resume[: self._earlier],
-            interrupt_counter=itertools.count().__next__,
-            subgraph_counter=itertools.count().__next__,
-            get_null_resume=_no_answer,
+            interrupt_counter=itertools.count(self._asked).__next__,
+            subgraph_counter=itertools.count(self._graphs).__next__,
+            get_null_resume=_Hidden(_bare(self._config)),
         )
         return {
             **self._config,

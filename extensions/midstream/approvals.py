@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypedDict, Union, cast, get_args
 
 from langchain_core.messages import ToolCall, ToolMessage
-from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest, msg_content_output
 from langgraph.runtime import Runtime
 from pydantic import (
@@ -22,12 +22,10 @@ from pydantic import (
     Discriminator,
     JsonValue,
     ValidationError,
-    ValidatorFunctionWrapHandler,
-    WithJsonSchema,
-    WrapValidator,
     create_model,
 )
 
+from midstream.arguments import Schema, args_type
 from midstream.errors import ConfigurationError
 
 DecisionType: TypeAlias = Literal["approve", "edit", "reject", "respond"]
@@ -130,6 +128,10 @@ def policies(
         ConfigurationError: A gate would be open: it names no tool that is known, lists no decision or one
             that does not exist, or has a key that means nothing.
     """
+    if interrupt_on is not None and not isinstance(interrupt_on, Mapping):
+        raise ConfigurationError(
+            f"interrupt_on must be a dict, such as {{'send_email': True}}, not {interrupt_on!r}"
+        )
     found = {}
     names = set(known)
     for name, config in (interrupt_on or {}).items():
@@ -156,7 +158,16 @@ def _policy(name: str, config: Any) -> Policy:
             f"interrupt_on[{name!r}]['allowed_decisions'] must list some of {list(DECISIONS)}, "
             f"not {allowed!r}"
         )
+    for key in ("when", "description"):
+        if _is_async(config.get(key)):
+            raise ConfigurationError(
+                f"interrupt_on[{name!r}][{key!r}] must be a plain function: nothing would await this one"
+            )
     return Policy(tuple(dict.fromkeys(allowed)), config.get("description"), config.get("when"))
+
+
+def _is_async(function: Any) -> bool:
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,32 +210,10 @@ class _Executed(_Answer):
     status: Literal["success", "error"] = "success"
 
 
-def _as_sent(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    check(value)
-    return value
-
-
-def _args_type(tool: Schema | None) -> Any:
-    """Returns the type of an edit's `args`: the tool's own schema, where it has one that can check them.
-
-    A tool that is known by a JSON schema has it shown to the person, and is not checked here.
-    """
-    schema = tool.tool_call_schema if isinstance(tool, BaseTool) else tool
-    if isinstance(schema, type) and issubclass(schema, BaseModel):
-        # As sent: the tool itself fills in its defaults.
-        return Annotated[schema, WrapValidator(_as_sent)]
-    shown = dict(schema) if isinstance(schema, Mapping) else {"type": "object"}
-    return Annotated[dict[str, Any], WithJsonSchema(shown)]
-
-
 def _pinned(model: type[BaseModel], call: ToolCall) -> type[BaseModel]:
     """Adds an optional `tool_call_id`, which must be this call's where it is given."""
     pin = (cast("Any", Literal[call["id"]]), None)
     return create_model(model.__name__.strip("_"), __base__=model, tool_call_id=pin)
-
-
-Schema: TypeAlias = BaseTool | Mapping[str, Any]
-"""A tool, or the JSON schema of the arguments of one that only the host can run."""
 
 
 class Questions:
@@ -291,7 +280,7 @@ class Questions:
 
     def _action(self, name: str) -> type[BaseModel]:
         if name not in self._actions:
-            pin, args = cast("Any", Literal[name]), _args_type(self._tools.get(name))
+            pin, args = cast("Any", Literal[name]), args_type(self._tools.get(name))
             self._actions[name] = create_model("Action", __base__=_Answer, name=(pin, ...), args=(args, ...))
         return self._actions[name]
 
@@ -371,8 +360,8 @@ def edit_notice(call: ToolCall) -> str:
     """Returns what the model is told with the result of an edited call."""
     args = json.dumps(call["args"], ensure_ascii=False, default=str)
     return (
-        f"A person edited this call before it ran. What ran is {call['name']} with {args}, "
-        "in place of the arguments above; that is what they want, so do not run the first version."
+        f"A person edited this call: it was {call['name']} with {args}, in place of the arguments above. "
+        "That is what they want, so do not run the first version."
     )
 
 

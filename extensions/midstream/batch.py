@@ -24,6 +24,7 @@ from midstream.approvals import (
     edit_notice,
     edited,
     executed,
+    not_run,
     refused,
     with_notice,
 )
@@ -145,6 +146,17 @@ class Batch:
                 self._outputs[job.indexes[0]] = executed(self._effective(job.indexes[0]), result)
             else:
                 self._decide(job.indexes, result)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are calls without an output."""
+        return bool(self._open())
+
+    def halt_for(self, reason: str | None) -> None:
+        """Answers the calls that are still open, so that none of them runs; not if there is no reason."""
+        for index in self._open() if reason is not None else ():
+            self._outputs[index] = not_run(self.calls[index], str(reason))
+            self._decisions.pop(index, None)
 
     def outputs(self) -> list[Output]:
         """Returns the output of each call, in the order of the calls."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
-from midstream._ledger_flow import Entry
+from midstream._ledger_flow import Entry, View
 from midstream.state import Handled, PreemptionState, Turn
 
 INCOMPLETE = "preempt_incomplete"
@@ -117,6 +117,22 @@ def drain(
         expired=tuple(expired),
         known=tuple(known),
     )
+
+
+def halt_ahead(view: View, value: PreemptionState, run_id: str) -> str | None:
+    """Returns the reason of a halt that a model node will come to; None if there is none.
+
+    One that names a node may be another agent's, and is left to it.
+    """
+    turn = value.get("turn")
+    runs = {run_id, *(turn["runs"] if turn is not None else ())}
+    decided = [record["reason"] for record in view.halts if record["run_id"] == run_id]
+    asked = [
+        str(entry.reason)
+        for entry in view.pending(value.get("handled", {}))
+        if entry.kind == "halt" and entry.node is None and (entry.run_id is None or entry.run_id in runs)
+    ]
+    return next(iter(decided + asked), None)
 
 
 def handled(drained: Drain, *, outcome: str, run_id: str, node: str) -> dict[str, Handled]:

@@ -4,6 +4,7 @@
   * ConfigurationError   (also a ValueError)
   * LedgerFullError
   * NotPendingError      (also a LookupError)
+  * RequestConflictError (also a ValueError)
 """
 
 from __future__ import annotations
@@ -43,4 +44,16 @@ class NotPendingError(MidstreamError, LookupError):
             if outcome
             else f"thread {thread_id!r} knows no request {request_id!r}: check the thread, and that the "
             "request was accepted"
+        )
+
+
+class RequestConflictError(MidstreamError, ValueError):
+    """Another request has this id; unlike the same request posted again, which changes nothing."""
+
+    def __init__(self, thread_id: str, request_id: str) -> None:
+        self.thread_id = thread_id
+        self.request_id = request_id
+        super().__init__(
+            f"thread {thread_id!r} has another request with the id {request_id!r}: give each request an id "
+            "of its own, and repeat an id only to repeat the same request"
         )

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
+from inspect import isawaitable, iscoroutine
 from typing import Any, cast
 
 from langchain_core.messages import ToolCall
@@ -24,7 +25,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest, ToolRuntime
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
-from midstream._tasks import Pauses
+from midstream._tasks import Pauses, task_id_of
 from midstream.approvals import Policy, decision_of
 from midstream.batch import Ask, Batch, Job, Output, Run
 from midstream.pauses import aasking, asking
@@ -49,6 +50,9 @@ class Work:
 
         self.pauses: Pauses | None = None
         """What was asked before; None where no answer can be."""
+
+        self.was_answered = False
+        """Whether something that had been asked was answered in this run."""
 
         info = runtime.execution_info
         self._retried = info is not None and info.node_attempt > 1
@@ -94,7 +98,9 @@ class Work:
 
         if self.pauses is None:
             return body(get_config())
-        return asking(body, self.pauses, retried=self._retried)
+        result = asking(body, self.pauses, retried=self._retried)
+        self._note_answer()
+        return result
 
     async def ahere(self, job: Job) -> Any:
         """Same as `here`, but awaited."""
@@ -104,7 +110,13 @@ class Work:
 
         if self.pauses is None:
             return await body(get_config())
-        return await aasking(body, self.pauses, retried=self._retried)
+        result = await aasking(body, self.pauses, retried=self._retried)
+        self._note_answer()
+        return result
+
+    def _note_answer(self) -> None:
+        if self.pauses is not None and self.pauses.asked.get(task_id_of(get_config())):
+            self.was_answered = True
 
     def descriptions(self) -> dict[int, str]:
         """Returns the text for each call that needs approval."""
@@ -120,7 +132,13 @@ class Work:
             return True
         tool = self._node.tools_by_name.get(call["name"])
         runtime = self._tool_runtime(call, get_config())
-        return policy.when(ToolCallRequest(tool_call=call, tool=tool, state=self._state, runtime=runtime))
+        request = ToolCallRequest(tool_call=call, tool=tool, state=self._state, runtime=runtime)
+        asked: Any = policy.when(request)
+        if isawaitable(asked):
+            if iscoroutine(asked):
+                asked.close()
+            raise TypeError(f"`when` of {call['name']!r} must be a plain function: nothing awaits this one")
+        return bool(asked)
 
     def _ask(self, job: Ask) -> Any:
         answer = interrupt(job.question.value, response_schema=job.question.answer)

@@ -77,6 +77,7 @@ class Ledger:
             pydantic.ValidationError: The request is not of the wire's shape.
             LedgerFullError: Too many requests are pending.
             NotPendingError: A withdraw names a request that is not, or no longer, pending.
+            RequestConflictError: Another request has this id.
         """
         return self.accept(request).id
 

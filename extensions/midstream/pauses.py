@@ -18,7 +18,14 @@ from langgraph.errors import GraphInterrupt, is_invalid_resume
 from langgraph.types import Interrupt
 from pydantic import ValidationError
 
-from midstream._tasks import Answers, Pauses, current, task_id_of
+from midstream._tasks import (
+    Answers,
+    Pauses,
+    aspend_bare_answer,
+    current,
+    spend_bare_answer,
+    task_id_of,
+)
 from midstream.approvals import AnswerError, answer_errors
 
 T = TypeVar("T")
@@ -34,11 +41,12 @@ def asking(body: Callable[[RunnableConfig], T], pauses: Pauses, *, retried: bool
         retried: Whether an earlier attempt of the same run came here, and so had the run's bare answer.
     """
     config = get_config()
-    asked = pauses.get(task_id_of(config), ())
-    answers = Answers(config, takes_bare=bool(asked) and not retried)
+    asked = pauses.asked.get(task_id_of(config), ())
+    answers = Answers(config, pauses, takes_bare=not retried)
     try:
         return body(config)
     except GraphInterrupt as pause:
+        spend_bare_answer(config, pauses)
         raise _reminded(pause, asked) from None
     except ValidationError as error:
         if not is_invalid_resume(error):
@@ -50,17 +58,19 @@ def asking(body: Callable[[RunnableConfig], T], pauses: Pauses, *, retried: bool
         with current(again):
             return body(again)
     except GraphInterrupt as pause:
+        spend_bare_answer(config, pauses)
         raise _corrected(pause, errors, answers.sent, asked) from None
 
 
 async def aasking(body: Callable[[RunnableConfig], Awaitable[T]], pauses: Pauses, *, retried: bool) -> T:
     """Same as `asking`, but awaited."""
     config = get_config()
-    asked = pauses.get(task_id_of(config), ())
-    answers = Answers(config, takes_bare=bool(asked) and not retried)
+    asked = pauses.asked.get(task_id_of(config), ())
+    answers = Answers(config, pauses, takes_bare=not retried)
     try:
         return await body(config)
     except GraphInterrupt as pause:
+        await aspend_bare_answer(config, pauses)
         raise _reminded(pause, asked) from None
     except ValidationError as error:
         if not is_invalid_resume(error):
@@ -72,6 +82,7 @@ async def aasking(body: Callable[[RunnableConfig], Awaitable[T]], pauses: Pauses
         with current(again):
             return await body(again)
     except GraphInterrupt as pause:
+        await aspend_bare_answer(config, pauses)
         raise _corrected(pause, errors, answers.sent, asked) from None
 
 

@@ -38,7 +38,7 @@ from midstream._run_answers import with_metadata
 from midstream._run_notes import metadata_of
 from midstream._update_body import KeyFinder
 from midstream._versions import unknown_server
-from midstream.errors import LedgerFullError, NotPendingError
+from midstream.errors import LedgerFullError, NotPendingError, RequestConflictError
 from midstream.ledger import NAMESPACE, Entry, Ledger, View, root_id
 from midstream.state import Handled
 from midstream.telemetry import tell
@@ -279,6 +279,8 @@ class _Update(_Call):
             accepted = await ledger.aaccept(request)
         except LedgerFullError as error:
             return await self._refuse(_Refused(429, str(error), request_id=request.id), like=answer)
+        except RequestConflictError as error:
+            return await self._refuse(_Refused(409, str(error), request_id=request.id), like=answer)
         except NotPendingError as error:
             refused = _Refused(
                 409 if error.outcome else 404, str(error), request_id=request.id, outcome=error.outcome

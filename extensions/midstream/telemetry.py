@@ -73,7 +73,7 @@ def tell(event: Event, *, began: float | None = None, **facts: Any) -> None:
         facts: Ids and other small values; those that are None are left out.
     """
     try:
-        now = time.time()
+        now = time.time_ns() / 1e9
         known = {name: value for name, value in facts.items() if value is not None}
         if began is not None:
             known["duration_ms"] = round(max(0.0, now - began) * 1e3, 3)

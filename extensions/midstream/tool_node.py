@@ -28,6 +28,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
+from midstream._host import saver_of
 from midstream._tasks import (
     asaved_pauses,
     channel,
@@ -38,26 +39,37 @@ from midstream._tasks import (
     steady_calls,
     ungated,
 )
-from midstream.approvals import InterruptMode, InterruptOnConfig, Questions, Schema, not_run, policies
+from midstream.approvals import InterruptMode, InterruptOnConfig, Questions, not_run, policies
+from midstream.arguments import Schema
 from midstream.batch import Batch, Durable, Rules
+from midstream.boundary import halt_ahead
 from midstream.errors import ConfigurationError
 from midstream.jobs import Work
-from midstream.run import inside_tool, run_id_of
-from midstream.state import Halt, halt_of, preemption_of
+from midstream.ledger import Ledger
+from midstream.run import inside_tool, is_inside_tool, run_id_of
+from midstream.state import Halt, PreemptionState, halt_of, preemption_of
 
 
 class ToolNode(LangGraphToolNode):
     """Runs tool calls; those that need a person are settled before any other starts, and each runs once.
 
     The order holds for calls that come in one batch, as they do from an edge. Sent one at a time
-    (`Send("tools", [call])`) each still runs once, but none waits for another.
+    (`Send("tools", [call])`) each still runs once, but none waits for another, and if one fails, LangGraph
+    cancels the others, which then run again from their beginning.
+
+    Answer by interrupt id, `Command(resume={id: answer})`. LangGraph refuses an answer without an id while
+    several questions are open, and a mapping with a key that is no id, before this node sees it: that run
+    fails, the questions stay. An answer without an id is taken only by a question that was shown before.
 
     Args:
         tools: What this node can run, as for LangGraph's `ToolNode`.
         interrupting_tools: Names of tools that call `interrupt()` in their bodies. They run before all
-            others. A name that this node does not run has no effect.
+            others. A name that this node does not run has no effect. Give each `interrupt()` a
+            `response_schema`, a pydantic model: without it, whatever comes is taken for the answer. What
+            catches `ValueError` around it, in the body or in a wrapper, also catches the invalid answer.
         interrupt_on: Which tools need approval, as for LangChain's `HumanInTheLoopMiddleware`: `True`, or a
-            dict with `allowed_decisions` and, if wished, `description` and `when`.
+            dict with `allowed_decisions` and, if wished, `description` and `when`, both of them plain
+            functions.
         interrupt_mode: `"batched"` asks one question about all calls, `"per_call"` one about each.
         host_tools: Tools that the host runs, such as a browser: their schemas, in any form that a model can
             be given. A call of one pauses with a request of type `tool_execution`.
@@ -84,9 +96,7 @@ class ToolNode(LangGraphToolNode):
         super().__init__(tools, **options)
         _one_of("interrupt_mode", interrupt_mode, get_args(InterruptMode))
         _one_of("durable", durable, get_args(Durable))
-        if isinstance(interrupting_tools, str):
-            raise ConfigurationError("interrupting_tools must be a list of names, not a string")
-
+        pausing = _names(interrupting_tools)
         host = _schemas(host_tools)
         if twice := sorted(host.keys() & self.tools_by_name.keys()):
             raise ConfigurationError(f"{twice} are in tools and in host_tools: leave them in one of the two")
@@ -94,7 +104,7 @@ class ToolNode(LangGraphToolNode):
         self._rules = Rules(
             policies=policies(interrupt_on, known),
             questions=Questions(known),
-            interrupting=frozenset(interrupting_tools) & self.tools_by_name.keys(),
+            interrupting=pausing & self.tools_by_name.keys(),
             host=frozenset(host),
             mode=interrupt_mode,
             durable=durable,
@@ -129,6 +139,9 @@ class ToolNode(LangGraphToolNode):
                 futures = [work.start(job) for job in jobs]
                 # Each is waited for, before any of their errors is raised.
                 batch.take(jobs, [_result(future) for future in futures])
+                if work.was_answered and batch.is_open and (requests := _requests(input, config, runtime)):
+                    ledger, value = requests
+                    batch.halt_for(halt_ahead(ledger.view(), value, run_id_of(runtime)))
 
         return self._combined(batch, input_type)
 
@@ -158,6 +171,9 @@ class ToolNode(LangGraphToolNode):
             for phase in batch.phases:
                 jobs = phase()
                 batch.take(jobs, await _all([work.astart(job) for job in jobs], started))
+                if work.was_answered and batch.is_open and (requests := _requests(input, config, runtime)):
+                    ledger, value = requests
+                    batch.halt_for(halt_ahead(await ledger.aview(), value, run_id_of(runtime)))
 
         return self._combined(batch, input_type)
 
@@ -169,6 +185,8 @@ class ToolNode(LangGraphToolNode):
 
     def _needs_phases(self, calls: Sequence[ToolCall], config: RunnableConfig) -> bool:
         gated = any(call["name"] in self._rules.gated for call in calls)
+        if gated and (nameless := [call["name"] for call in calls if call["id"] is None]):
+            raise ValueError(f"a call of {nameless[0]!r} has no id, by which its result could be told apart")
         if has_tasks(config):
             return gated or self._rules.durable == "always"
         if gated and any(self._rules.asks(call) for call in calls):
@@ -197,28 +215,72 @@ async def _all(jobs: Sequence[Awaitable[Any]], started: Collection[asyncio.Futur
             await asyncio.wait(unfinished)
 
 
-def _halt(input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Halt | None:  # noqa: A002
-    """Returns why the run was halted, if it was; read from the channel where the input is not the state."""
+def _preemption(input: Any, config: RunnableConfig) -> PreemptionState:  # noqa: A002
+    """Returns the channel's value; read from the channel where the input is not the state."""
     if isinstance(input, list):
-        state: Any = {"preemption": channel("preemption", config)}
-    elif isinstance(input, dict) and input.get("__type") == "tool_call_with_context":
-        state = input["state"]
-    else:
-        state = input
-    if not preemption_of(state).get("halt"):
+        return preemption_of({"preemption": channel("preemption", config)})
+    if isinstance(input, dict) and input.get("__type") == "tool_call_with_context":
+        return preemption_of(input["state"])
+    return preemption_of(input)
+
+
+def _halt(input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Halt | None:  # noqa: A002
+    """Returns why the run was halted, if it was."""
+    value = _preemption(input, config)
+    return halt_of({"preemption": value}, run_id_of(runtime)) if value.get("halt") else None
+
+
+def _requests(
+    input: Any,  # noqa: A002
+    config: RunnableConfig,
+    runtime: Runtime[Any],
+) -> tuple[Ledger, PreemptionState] | None:
+    """Returns the thread's requests and what became of them; None where this node has no say in them.
+
+    They stay as they are: a model node settles them. Only, nothing is begun that somebody has asked to stop
+    while this batch waited for its answers.
+    """
+    saver, info, value = saver_of(config), runtime.execution_info, _preemption(input, config)
+    if saver is None or info is None or info.thread_id is None or not value or is_inside_tool():
         return None
-    return halt_of(state, run_id_of(runtime))
+    return Ledger(saver, info.thread_id), value
+
+
+def _names(names: Iterable[Any]) -> frozenset[str]:
+    if isinstance(names, str):
+        raise ConfigurationError("interrupting_tools must be a list of names, not a string")
+    listed = list(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise ConfigurationError(
+                f"interrupting_tools must list names, not {name!r}: give the name that the tool is called by"
+            )
+    return frozenset(listed)
 
 
 def _schemas(tools: Iterable[Any]) -> dict[str, Schema]:
+    if isinstance(tools, str | Mapping | BaseTool):
+        raise ConfigurationError(f"host_tools must be a list of tools, not {tools!r}")
     found: dict[str, Schema] = {}
     for tool in tools:
-        if isinstance(tool, BaseTool):
-            found[tool.name] = tool
-        else:
-            function = convert_to_openai_tool(tool)["function"]
-            found[function["name"]] = function.get("parameters", {"type": "object"})
+        name, schema = _named_schema(tool)
+        if name in found:
+            raise ConfigurationError(f"host_tools has {name!r} twice")
+        found[name] = schema
     return found
+
+
+def _named_schema(tool: Any) -> tuple[str, Schema]:
+    if isinstance(tool, BaseTool):
+        return tool.name, tool
+    try:
+        function = convert_to_openai_tool(tool)["function"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigurationError(
+            f"host_tools has {tool!r}, which says nothing of its arguments: give a tool, or a dict with "
+            "`name`, `description` and `parameters`"
+        ) from error
+    return function["name"], function.get("parameters", {"type": "object"})
 
 
 def _one_of(option: str, value: str, values: tuple[str, ...]) -> None:

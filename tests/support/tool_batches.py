@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Interrupt, interrupt
@@ -137,6 +137,25 @@ def graph_of(node: Any, saver: BaseCheckpointSaver[Any] | None, **options: Any) 
     builder = StateGraph(State)
     builder.add_node("tools", node, **options)
     return builder.add_edge(START, "tools").compile(checkpointer=saver)
+
+
+def agent_of(node: Any, calls: Sequence[tuple[str, dict[str, Any]]]) -> Any:
+    """An agent that makes one call after another; their ids are `inner_0`, `inner_1`, …"""
+
+    def model(state: MessagesState) -> Any:
+        made = sum(one.type == "ai" for one in state["messages"])
+        if made == len(calls):
+            return {"messages": [AIMessage("done")]}
+        name, args = calls[made]
+        call = {"name": name, "args": args, "id": f"inner_{made}", "type": "tool_call"}
+        return {"messages": [AIMessage("", tool_calls=[call])]}
+
+    def route(state: MessagesState) -> str:
+        return "tools" if state["messages"][-1].tool_calls else END  # type: ignore[union-attr]
+
+    builder = StateGraph(MessagesState).add_node("model", model).add_node("tools", node)
+    builder.add_edge(START, "model").add_conditional_edges("model", route).add_edge("tools", "model")
+    return builder.compile()
 
 
 @dataclass
