@@ -290,3 +290,35 @@ async def test_a_wrong_answer_is_not_replaced_by_another_graphs_result(
     await talk.answer({talk.pauses[0].id: {"colour": "red"}})
     assert talk.contents == [("call_0", "inner: red")]
     assert effects.counts() == {"pick before": 1, "pick inner": 1}
+
+
+class Recorder(InMemorySaver):
+    """Notes in which order answers and questions are saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved: list[str] = []
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        for name, value in writes:
+            if name == "__interrupt__":
+                self.saved += [f"asks {question.value['name']}" for question in value]
+            elif name == "__resume__" and not task_id.replace("0", "").replace("-", ""):
+                self.saved.append("wiped out" if value is None else "answered")
+        super().put_writes(config, writes, task_id, task_path)
+
+
+@colours
+async def test_the_answer_is_wiped_out_before_the_next_question_is_saved(
+    asynchronous: bool, effects: Effects
+) -> None:
+    """So that a process that dies in between leaves nothing by which that question could be answered."""
+    saver = Recorder()
+    graph = graph_of(agent_of(gates(effects), [SEND, DELETE]), saver)
+    talk = Conversation(graph, asynchronous)
+    await talk.say({"messages": []})
+    saver.saved.clear()
+    await talk.say(Command(resume=APPROVE))
+
+    order = [*dict.fromkeys(saver.saved)]
+    assert order == ["answered", "wiped out", "asks delete"]
