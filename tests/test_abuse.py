@@ -27,7 +27,7 @@ from support.raw_http import Connection
 
 MANY = int(os.environ.get("MIDSTREAM_ABUSE_REQUESTS", "10000"))
 THREADS = int(os.environ.get("MIDSTREAM_ABUSE_THREADS", "2000"))
-FUZZ_SECONDS = float(os.environ.get("MIDSTREAM_FUZZ_SECONDS", "30"))
+FUZZ_SECONDS = float(os.environ.get("MIDSTREAM_FUZZ_SECONDS", "30" if os.environ.get("CI") else "10"))
 FUZZ_SEED = int(os.environ.get("MIDSTREAM_FUZZ_SEED", "0"))
 AT_ONCE = 32
 
