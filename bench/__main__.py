@@ -17,6 +17,7 @@ NAMES = (
     "many",
     "faults",
     "tool_node",
+    "run_list",
     "polling",
     "typescript",
 )
