@@ -421,3 +421,55 @@ async def test_a_message_of_a_hook_never_takes_the_place_of_another() -> None:
     assert next(text for _, text in story.texts(state)) == "Tell me a story."
     assert [text for _, text in story.texts(state)][2:] == ["Shorter.", "Replace?", "Fine."]
     assert isinstance(state["messages"][-1], AIMessage)
+
+
+async def test_what_a_hook_says_is_no_new_human_input() -> None:
+    """A run that resumes after it goes on with the same turn: its budget is not given anew."""
+
+    @tool
+    def confirm() -> str:
+        """Asks a person."""
+        return str(interrupt("Sure?"))
+
+    def hook(given: BoundaryInput) -> BoundaryOutput:
+        return BoundaryOutput(messages="Mind the budget.")
+
+    story = Story(
+        [
+            ["Once", posts(STEER), ENDLESS],
+            calls("confirm"),
+            ["Then", posts({**STEER, "messages": "Even shorter."}), " more", " and", " more."],
+            ["Fine."],
+        ],
+        tools=[confirm],
+        boundary_hooks=[hook],
+        max_seals=1,
+    )
+    await story.run()
+    state = await story.run(Command(resume="yes"))
+
+    assert state["preemption"]["stats"]["seals"] == 1
+    assert state["preemption"]["turn"]["key"] == "h1"
+    texts = [text for _, text in story.texts(state)]
+    assert texts[2:4] == ["Shorter.", "Mind the budget."]
+    assert texts[-3:] == ["Then more and more.", "Even shorter.", "Fine."]
+
+
+async def test_an_answer_to_a_hook_reaches_it_also_after_a_hook_has_spoken() -> None:
+    def hook(given: BoundaryInput) -> BoundaryOutput:
+        if given.seals_used == 1:
+            return BoundaryOutput(additional_context="It is late.")
+        return BoundaryOutput(messages=[str(interrupt("What now?"))])
+
+    story = Story(
+        [
+            ["Once", posts(STEER), ENDLESS],
+            ["Twice", posts({**STEER, "messages": "Again."}), ENDLESS],
+            ["Fine."],
+        ],
+        boundary_hooks=[hook],
+    )
+    await story.run()
+    state = await story.run(Command(resume="Rhyme."))
+
+    assert [text for _, text in story.texts(state)][-3:] == ["Again.", "Rhyme.", "Fine."]

@@ -19,9 +19,9 @@ OUT_OF_STEPS = "recursion_limit"
 """The halt reason of a run that was steered and has no steps left for the tools that its model calls."""
 
 
-def is_steer(message: BaseMessage) -> bool:
-    """Tells whether midstream put this message into the thread."""
-    return message.additional_kwargs.get("source") == "steer"
+def is_injected(message: BaseMessage) -> bool:
+    """Tells whether midstream put this message into the thread, for a host or for a hook."""
+    return message.additional_kwargs.get("source") in ("steer", "hook")
 
 
 def turn_of(value: PreemptionState, messages: Sequence[BaseMessage], run_id: str) -> Turn:
@@ -31,10 +31,11 @@ def turn_of(value: PreemptionState, messages: Sequence[BaseMessage], run_id: str
         return old
 
     key = next(
-        (each.id for each in reversed(messages) if isinstance(each, HumanMessage) and not is_steer(each)),
+        (each.id for each in reversed(messages) if isinstance(each, HumanMessage) and not is_injected(each)),
         None,
     )
-    if old is not None and old["key"] == key:
+    # Without any human input left (a summary took its place) nobody has spoken since either.
+    if old is not None and key in (old["key"], None):
         return {**old, "runs": [*old["runs"], run_id]}
     return Turn(key=key, runs=[run_id], seals=[], restarts=[], empty_boundaries=[])
 

@@ -159,7 +159,8 @@ class BoundaryHook:
             return NOTHING
         if not isinstance(output, BoundaryOutput):
             raise TypeError(f"a boundary hook must return a BoundaryOutput or None, not {output!r}")
-        messages = [each for each in convert_to_messages(cast("Any", output.messages)) if not _is_blank(each)]
+        wanted: Any = [output.messages] if isinstance(output.messages, str) else output.messages
+        messages = [each for each in convert_to_messages(wanted) if not _is_blank(each)]
         if (output.additional_context or "").strip():
             messages.append(HumanMessage(str(output.additional_context)))
         reason = (output.stop_reason or "").strip() or f"prevented by {self.name}"

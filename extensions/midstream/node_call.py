@@ -80,6 +80,8 @@ class NodeCall(WatchedCall):
         self._wanted = self._caller.drain(view).applied
         if not self._wanted:
             self.requested = False
+            self._restart_at = None  # the next request has a grace of its own
+            self.finished()
             return
         if self._restart_at is None and (grace := self._caller.options.restart_grace) is not None:
             self._restart_at = time.monotonic() + grace
