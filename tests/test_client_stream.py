@@ -327,3 +327,22 @@ async def test_a_cut_connection_to_a_real_server_is_made_again(
 
     assert "".join(words) == "You said: Hello. " + " ".join(f"word{n}" for n in range(1, 41))
     assert (proxy.cuts, len(words)) == (3, 43)
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_run_that_a_text_has_started_is_joined_on_a_real_server(hosted_url: str, kind: str) -> None:
+    """The way of docs/client.md: `send`, and listen to the run that it has started."""
+    host = Host(hosted_url, kind)
+    thread_id = await host.thread()
+    sent = await host.midstream.send(thread_id, "agent", "Hello")
+    assert sent.how == "started"
+
+    words, last = [], None
+    async for event in host.midstream.stream(thread_id, "agent", run_id=sent.run_id):
+        last = event
+        if isinstance(event, Token):
+            words.append(event.text)
+    await host.close()
+
+    assert "".join(words) == "You said: Hello. " + " ".join(f"word{n}" for n in range(1, 41))
+    assert last == Done(sent.run_id, "success")

@@ -211,13 +211,15 @@ def stream(
 ) -> StreamFlow:
     """Streams a new run with this input or these answers, or joins the one that is named."""
     reader = RunReader(thread_id)
-    options: dict[str, Any] = {"stream_mode": list(MODES)}
+    options: dict[str, Any]
     if run_id is not None:
         yield from reader.join(run_id)
-        # From the first event that the server has kept.
-        options["last_event_id"] = "-1"
+        # From the first event that the server has kept. Without modes: the server would filter by the names
+        # of its events, which are not those of the modes, and leave out the tokens.
+        options = {"last_event_id": "-1"}
         yield Open(Call("runs", "join_stream", (thread_id, run_id), options))
     else:
+        options = {"stream_mode": list(MODES)}
         if resume is not None:
             options["command"] = {"resume": (yield from placed(thread_id, resume))}
         else:
