@@ -8,11 +8,15 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from langgraph.checkpoint.postgres import PostgresSaver
 
+import support.examples  # noqa: F401 -- registers the profiles
 from support.dev_server import DevServer
 from support.hosted import DEPLOYMENT
 from support.waiting_graph import waiting_graph
+
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Overwrite
 
 from midstream import DeltaMidstreamState, MidstreamState
+from support.examples import examples
 
 Make = Callable[[], Any]
 """A write, made anew for each graph: a channel may give a message its id in place."""
@@ -112,7 +113,7 @@ class Threads:
 plain, delta = Threads(MidstreamState), Threads(DeltaMidstreamState)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 @given(turns=TURNS, durability=st.sampled_from(["exit", "async", "sync"]))
 def test_the_same_writes_make_the_same_messages_in_both_states(
     turns: list[tuple[Make, list[Step]]], durability: Durability

@@ -14,6 +14,7 @@ from midstream import NotPendingError
 from midstream import _ledger_flow as flow
 from midstream._run_notes import HaltRecord
 from midstream_client.protocol import parse_request
+from support.examples import examples
 from support.ledgers import marked, steer, withdraw
 
 THREAD = "t"
@@ -233,7 +234,7 @@ def test_who_posts_again_for_a_dead_writer_does_not_trust_a_root_that_is_about_t
     assert request_id(LATE) in [entry.id for entry in store.view().pending()]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     names=st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=2, max_size=6, unique=True),
     choices=st.lists(st.integers(0, 6), max_size=60),

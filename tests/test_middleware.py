@@ -19,6 +19,7 @@ from midstream._update_body import KeyFinder
 from midstream.ledger import HaltRecord
 from midstream.server import PreemptionMiddleware
 from midstream_client.protocol import MAX_REQUEST_BYTES
+from support.examples import examples
 from support.ledgers import marked, steer, texts, withdraw
 from support.thread_server import BOB, THREAD_ID, ThreadServer, call
 
@@ -419,7 +420,7 @@ requests = st.fixed_dictionaries(
 
 
 @given(request=requests | anything, beside=st.dictionaries(words, anything, max_size=1))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_whatever_comes_is_taken_or_refused_and_never_fails(request: Any, beside: Any) -> None:
     setting = Setting()
 

@@ -16,6 +16,7 @@ from langgraph.errors import GraphRecursionError
 
 from fakes import Answer, Call, FakeChatModel, calls
 from midstream.boundary import is_injected
+from support.examples import examples
 from support.steering import OpenLedgerSaver, agent, is_sealed, ledger_of, steer, thread
 
 Moment = tuple[int, int]
@@ -110,7 +111,7 @@ def check(left: Left | None, limit: int, rounds: int) -> None:
     assert len({*applied, *left.pending}) == len(applied) + len(left.pending)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     limit=st.integers(3, 12),
     rounds=st.integers(0, 5),

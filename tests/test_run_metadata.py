@@ -25,6 +25,7 @@ from midstream._run_notes import KEPT_RUNS, metadata_of, seal_note
 from midstream.ledger import HaltRecord
 from midstream.server import PreemptionMiddleware
 from support.dev_server import DevServer
+from support.examples import examples
 from support.ledgers import halt, steer
 from support.steering import ASKED, agent, ledger_of, thread
 from support.thread_server import THREAD_ID, call
@@ -380,7 +381,7 @@ rows = st.builds(
 
 
 @given(content=rows | st.lists(rows, max_size=3), order=st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_however_an_answer_is_written_anew_it_says_the_same(content: Any, order: bool) -> None:
     said: dict[str, Any] = {"a": {"halt_reason": "x", "preemption": {"seals": 1}}, "c": {"halt_reason": "y"}}
     if order and isinstance(content, list):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.types import Command, Interrupt
 
 from midstream import ToolNode
+from support.examples import examples
 from support.tool_batches import (
     BROWSER,
     DURABILITIES,
@@ -28,9 +28,6 @@ from support.tool_batches import (
     message,
     tools_of,
 )
-
-EXAMPLES = int(os.environ.get("MIDSTREAM_HISTORIES", "20"))
-"""How many histories of each colour."""
 
 KINDS = ("ask", "pick", "send", "delete", "note", "browse", "research", "errand", "unknown")
 ARGUMENT = {"ask": "topic", "pick": "topic", "send": "to", "delete": "path", "note": "text", "browse": "url"}
@@ -249,7 +246,7 @@ def subsets(pauses: list[Interrupt]) -> st.SearchStrategy[list[Interrupt]]:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_nothing_happens_twice_and_the_thread_can_always_go_on(
     asynchronous: bool, data: st.DataObject
@@ -259,7 +256,7 @@ def test_nothing_happens_twice_and_the_thread_can_always_go_on(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_an_answer_without_an_id_reaches_no_other_question(asynchronous: bool, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

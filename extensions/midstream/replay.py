@@ -159,7 +159,8 @@ def readable(message: AIMessage, provider: Provider, results: set[str], is_last:
         case "anthropic":
             return _for_anthropic(message, is_last)
         case "bedrock" | "google":
-            return _with_content(message, lambda block: not is_blank_text(block))
+            # Clients that join neighbours would make a blank text a block of its own.
+            return _with_content(_without_blank(message), lambda block: not is_blank_text(block))
         case _:
             return message
 

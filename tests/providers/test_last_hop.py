@@ -33,6 +33,7 @@ from midstream.provider import (
     provider_of,
 )
 from providers.conftest import APIS
+from support.examples import examples
 
 PROVIDERS = [OPENAI, RESPONSES, ANTHROPIC, GOOGLE, CONVERSE, BEDROCK, MISTRAL, OTHER]
 by_name = pytest.mark.parametrize("provider", PROVIDERS, ids=lambda each: each.name)
@@ -155,6 +156,18 @@ def test_a_refusal_is_sent_to_who_can_read_one() -> None:
 
     assert repair(messages, OPENAI)[1].content == [{"type": "refusal", "refusal": "I cannot."}]
     assert repair(messages, RESPONSES)[1].content == [{"type": "refusal", "refusal": "I cannot."}]
+
+
+def test_a_blank_text_beside_a_call_is_not_joined_to_the_turn_before(apis: dict[str, Any]) -> None:
+    api = apis["bedrock"]
+    said = AIMessage([{"type": "text", "text": "Hi."}])
+    asked = AIMessage(" ", tool_calls=calls("callid_1"))
+
+    model = api.model().bind_tools([look_up])
+    api.says("Yes.")
+    sealable(model, SealControl()).invoke([HumanMessage("Hello."), said, asked])
+
+    assert api.refused == []
 
 
 @by_name
@@ -285,7 +298,9 @@ _turns = st.lists(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", APIS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(turns=_turns)
 def test_whatever_a_thread_went_through_the_request_is_accepted(
     kind: str, turns: list[BaseMessage], apis: dict[str, Any]
