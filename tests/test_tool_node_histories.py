@@ -83,12 +83,14 @@ def answer(data: st.DataObject, value: Any) -> Any:
 def errand_of(effects: Effects) -> BaseTool:
     """A tool in which another agent makes two calls, one after the other, each of which needs approval."""
     gates: Any = {"interrupt_on": {"send": True, "delete": True}, "interrupt_mode": "per_call"}
+    # Made here: LangChain silences warnings as it makes a tool, which is no work for several threads at once.
+    node = ToolNode(tools_of(effects), **gates)
 
     @tool
     def errand(topic: str) -> str:
         """Let another agent send and delete."""
         calls: list[tuple[str, dict[str, Any]]] = [("send", {"to": topic}), ("delete", {"path": topic})]
-        agent_of(ToolNode(tools_of(effects), **gates), calls).invoke({"messages": []})
+        agent_of(node, calls).invoke({"messages": []})
         effects.add(f"errand {topic}")
         return "done"
 
