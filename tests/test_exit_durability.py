@@ -194,9 +194,9 @@ def check_turn(left: dict[str, Any]) -> None:
     ]
     seen = texts(left)
     assert seen[0] == "hello"
-    assert seen[1].startswith("Once w0")
+    assert seen[1].startswith("Once")
     assert seen[2:6] == ["shorter", "A", "ask 1: yes", "note 2: noted"]
-    assert seen[6].startswith("So w0")
+    assert seen[6].startswith("So")
     assert seen[7:] == ["louder", "THE END.", "go on", "More."]
     assert left["preemption"]["stats"]["seals"] == 2
     assert [each["outcome"] for each in left["preemption"]["handled"].values()] == ["sealed", "sealed"]

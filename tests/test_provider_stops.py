@@ -35,10 +35,12 @@ class Llama:
         return {slot["id_task"] for slot in self._http.get("/slots").json() if slot["is_processing"]}
 
     def seconds_to_stop(self, answers: set[int]) -> float:
-        since = time.monotonic()
-        while answers & self.writing() and time.monotonic() - since < GIVEN_UP_AFTER_SECONDS:
+        """Returns when it was last asked and was still writing: that the question is slow is not its doing."""
+        since, last = time.monotonic(), 0.0
+        while (asked := time.monotonic() - since) < GIVEN_UP_AFTER_SECONDS and answers & self.writing():
+            last = asked
             time.sleep(0.005)
-        return time.monotonic() - since
+        return last
 
     def close(self) -> None:
         self._http.close()
