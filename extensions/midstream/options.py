@@ -24,8 +24,7 @@ class Preemption:
     """False: the node calls its model as if midstream were not there, and leaves requests alone."""
 
     max_seals: int = 8
-    """How many times one turn may be sealed or restarted. A turn is a human input and all the runs that
-    resume it."""
+    """How many times one turn may be sealed or restarted: an input and all the runs that resume it."""
 
     poll_interval: float = 0.2
     """The longest time between two looks at the ledger while an answer streams, in seconds. A request that

@@ -50,9 +50,13 @@ class Run:
         self.halted_by: str | None = None
         """The agent that decided the halt."""
 
+        self.renewed_at = 0.0
+        """When its id was last given to another run of the thread, in seconds of Unix time; 0: never."""
+
         self.seals: dict[str, RunNote] = {}
         """What is known of this run's seals, under its own id; guarded by `lock`."""
 
+        self._input: str | None = None
         self._owners: dict[str, str] = {}
         self._ended: set[str] = set()
         self._ending = 0
@@ -61,6 +65,15 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.id} [{len(self._owners)} taken]>"
+
+    def enter(self, input_name: str) -> None:
+        """Forgets what was decided if the id is now that of a run of another input, as it may be by hand."""
+        with self.lock:
+            if self._input not in (None, input_name):
+                self.halt = self.halted_by = None
+                self._ended.clear()
+                self.renewed_at = time.time()
+            self._input = input_name
 
     def take(self, owner: str, request_ids: Collection[str]) -> list[str]:
         """Gives requests to an agent; returns those that are its own now, which others will not get."""

@@ -75,10 +75,10 @@ class Stats(TypedDict):
 
 
 class Turn(TypedDict):
-    """A human input and all the runs that resume it."""
+    """An input and all the runs that resume it."""
 
-    key: str | None
-    """The id of the human message that began the turn."""
+    key: str
+    """Names the input that began the turn, as the host's own checkpoints do."""
 
     runs: list[str]
     seals: list[str]
@@ -124,10 +124,6 @@ def _totals(before: Stats, turn: Turn) -> Stats:
     )
 
 
-def _same_turn(left: Turn, right: Turn) -> bool:
-    return left["key"] == right["key"] or not set(left["runs"]).isdisjoint(right["runs"])
-
-
 def merge(left: PreemptionState | None, right: PreemptionState | None) -> PreemptionState:
     """Returns the channel's value after a write; idempotent, and order-tolerant within a turn.
 
@@ -152,7 +148,7 @@ def merge(left: PreemptionState | None, right: PreemptionState | None) -> Preemp
         if old is None:
             merged["turn"] = new
             before = right.get("before", before)
-        elif _same_turn(old, new):
+        elif old["key"] == new["key"]:
             merged["turn"] = Turn(
                 key=old["key"],
                 runs=_union(old["runs"], new["runs"])[-MAX_RUNS:],
@@ -163,6 +159,8 @@ def merge(left: PreemptionState | None, right: PreemptionState | None) -> Preemp
         else:
             before = _totals(before, old)
             merged["turn"] = new
+            if (past := left.get("halt")) is not None and past["run_id"] in new["runs"]:
+                del merged["halt"]  # of a run of the same id
 
     if "turn" in merged:
         merged["before"] = before

@@ -18,13 +18,14 @@ marked by the run after it, which looks for them in other branches of the thread
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send
 
@@ -75,6 +76,10 @@ class Place:
 
     thread_id: str
     run: Run
+
+    input: str
+    """Names the input that the run goes on from: another one begins a new turn."""
+
     messages_key: str
     steps_left: int | None
     """Steps that the graph may take after this one; None if that cannot be told."""
@@ -109,7 +114,8 @@ class Visit:
         self._messages = messages
         self._message_ids = frozenset(message.id for message in messages)
         self._place = place
-        self._turn = turn_of(value, messages, place.run.id)
+        self._turn = turn_of(value, place.input, place.run.id)
+        place.run.enter(place.input)
         self._began = time.time()
         self._settled: dict[str, Handled] = {}
         self._restarts: list[str] = []
@@ -172,7 +178,12 @@ class Visit:
         if self._is_halted:
             return {}
         view: View = yield ReadLedger()
-        if any(each["run_id"] == self.run.id and each["node"] != self._place.node for each in view.halts):
+        if any(
+            each["run_id"] == self.run.id
+            and each["node"] != self._place.node
+            and each["at"] >= self.run.renewed_at
+            for each in view.halts
+        ):
             return {}  # another agent decided it, and this process has not seen its state
         view = yield from self._tidy(view)
 
@@ -186,10 +197,16 @@ class Visit:
     @property
     def _is_halted(self) -> bool:
         halt = self._value.get("halt")
-        if halt is not None and halt["run_id"] == self.run.id:
+        if halt is not None and halt["run_id"] == self.run.id and self._is_old_turn:
             return True
         # The agent that decided it is here again only if that was not committed, and then decides it anew.
         return self.run.halt is not None and self.run.halted_by != self.owner
+
+    @property
+    def _is_old_turn(self) -> bool:
+        """Whether the channel's value is of this turn already."""
+        old = self._value.get("turn")
+        return old is not None and old["key"] == self._turn["key"]
 
     def _take(self, view: View) -> Drain:
         """Makes the requests that are to be settled here this agent's own."""
@@ -204,9 +221,8 @@ class Visit:
         boundary = self._boundary
         if boundary is None or boundary["phase"] != "open":
             return None
-        # One that was left open by an earlier turn is history: a person has spoken since.
-        old = self._value.get("turn")
-        return boundary if old is not None and old["key"] == self._turn["key"] else None
+        # One that was left open by an earlier turn is history.
+        return boundary if self._is_old_turn else None
 
     @property
     def _boundary(self) -> Boundary | None:
@@ -215,8 +231,7 @@ class Visit:
     def _tidy(self, view: View) -> Flow[View]:
         """Marks what has ended, and keeps the ledger small; returns the ledger with those marks."""
         known = self._value.get("handled", {})
-        old = self._value.get("turn")
-        begins = old is None or self.run.id not in old["runs"]
+        begins = self._turn is not self._value.get("turn")
         if any(entry.id in known and entry.id not in view.marks for entry in view.entries) or (
             begins and view.pending(known)
         ):
@@ -262,12 +277,20 @@ class Visit:
                 update = self._update([])
                 self._set_phase(update, "over", kind, None)
                 return update
-            if not todo.known:
+            if not todo.known and not self._is_answered(sealed):
                 update = self._update([], empty=[str(boundary["message_id"])])
                 yield self._noted(boundary, view, is_empty=True)
                 self._tell("boundary", began=self._began, outcome="empty", messages=0)
                 return (yield from self._halt(update, INCOMPLETE, [], kind))
         return (yield from self._say(todo, saying, kind, "sealed" if kind == "seal" else "turn_end"))
+
+    def _is_answered(self, sealed: BaseMessage | None) -> bool:
+        """Tells whether somebody else has spoken after the answer: then there is something to go on with."""
+        after = reversed(self._messages) if sealed is not None else ()
+        return any(
+            isinstance(each, HumanMessage)
+            for each in itertools.takewhile(lambda each: each is not sealed, after)
+        )
 
     def _noted(self, boundary: Boundary, view: View, *, is_empty: bool = False) -> WriteSeal:
         note = seal_note(self.run.id, str(boundary["message_id"]), time.time(), is_empty=is_empty)
