@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -147,8 +148,12 @@ def handled(drained: Drain, *, outcome: str, run_id: str, node: str) -> dict[str
 
 
 def outcome_at_entry(messages: Sequence[AnyMessage] | Sequence[BaseMessage]) -> str:
-    """Returns the outcome of a request that applies as a model node is entered."""
-    return "tool_boundary" if messages and isinstance(messages[-1], ToolMessage) else "entry"
+    """Returns the outcome of a request that applies as a model node is entered.
+
+    A batch of tools may have left more than results: a tool's `Command` says what it likes.
+    """
+    since = itertools.takewhile(lambda each: not isinstance(each, AIMessage), reversed(messages))
+    return "tool_boundary" if any(isinstance(each, ToolMessage) for each in since) else "entry"
 
 
 def without_calls(answer: AIMessage) -> list[AIMessage]:

@@ -59,6 +59,7 @@ class Run:
         self._input: str | None = None
         self._owners: dict[str, str] = {}
         self._ended: set[str] = set()
+        self._said: set[str] = set()
         self._ending = 0
         # Held so that the `id()` by which a run without an id is known is not given to another object.
         self._anchor = anchor
@@ -74,6 +75,13 @@ class Run:
                 self._ended.clear()
                 self.renewed_at = time.time()
             self._input = input_name
+
+    def is_first(self, what: str) -> bool:
+        """Tells whether this is said for the first time in this run."""
+        with self.lock:
+            is_first = what not in self._said
+            self._said.add(what)
+            return is_first
 
     def take(self, owner: str, request_ids: Collection[str]) -> list[str]:
         """Gives requests to an agent; returns those that are its own now, which others will not get."""

@@ -19,6 +19,7 @@ marked by the run after it, which looks for them in other branches of the thread
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -62,6 +63,8 @@ from midstream.replay import SEALED_KEY, tidy_sealed
 from midstream.run import Run
 from midstream.state import Boundary, Halt, Handled, PreemptionState, Turn, merge
 from midstream.telemetry import Event, tell
+
+logger = logging.getLogger("midstream")
 
 Update: TypeAlias = dict[str, Any] | Command[Any]
 
@@ -217,6 +220,15 @@ class Visit:
         self._settled.update(self._handled(todo.quiet, "entry"))
         return todo
 
+    def _take_if_possible(self, view: View) -> Drain:
+        """Same as `_take`; only, without the steps to go on with, requests are left to the next run."""
+        return self._take(view) if self._can_go_on or self.drain(view).halts else Drain()
+
+    @property
+    def _can_go_on(self) -> bool:
+        """Whether the run has the step that the model needs after something was said to it."""
+        return self._has_steps(1)
+
     def _open_boundary(self) -> Boundary | None:
         boundary = self._boundary
         if boundary is None or boundary["phase"] != "open":
@@ -245,16 +257,12 @@ class Visit:
 
     def _enter(self, view: View) -> Flow[Update | None]:
         """Says what has to be said before the model is called; None if that is nothing."""
-        came_back = self._boundary is not None and self._boundary["phase"] == "going"
+        boundary = self._boundary
+        came_back = boundary is not None and boundary["phase"] == "going" and self._is_old_turn
         hooks: list[BoundaryHook] = []
         if self._outcome_here == "tool_boundary" and not came_back:
             hooks = self.options.hooks_at("tools")
-        if not self._has_steps(1):  # the model itself needs one more
-            halts = self.drain(view).halts
-            if not halts:
-                return None
-            hooks = []
-        todo = self._take(view)
+        todo = self._take_if_possible(view)
         saying = yield from self._ask(todo, "tools", hooks, None)
         if not saying.messages and saying.halt_reason is None:
             return None
@@ -265,8 +273,8 @@ class Visit:
         return outcome_at_entry(self._messages)
 
     def _run_boundary(self, boundary: Boundary, view: View) -> Flow[Update]:
-        todo = self._take(view)
         kind = boundary["kind"]
+        todo = self._take(view) if kind == "seal" else self._take_if_possible(view)
         if kind == "seal":
             yield self._noted(boundary, view)
         moment: Moment = "seal" if kind == "seal" else "end"
@@ -306,6 +314,9 @@ class Visit:
             return saying
         for hook in hooks:
             wish: Wish = yield AskHook(hook, self._given(moment, sealed=sealed, todo=todo))
+            if wish.messages and wish.halt_reason is None and not self._can_go_on:
+                self._lacks_steps(f"what boundary hook {hook.name} says is passed over")
+                continue
             for message in wish.messages:
                 is_new = message.id is not None and message.id not in self._message_ids
                 saying.messages.append(
@@ -315,6 +326,13 @@ class Visit:
                 saying.halt_reason = wish.halt_reason
                 break
         return saying
+
+    def _lacks_steps(self, consequence: str) -> None:
+        if self.run.is_first(consequence):
+            left = self._place.steps_left
+            logger.warning(
+                "%s: the run has %s steps left; give it a higher recursion_limit", consequence, left
+            )
 
     def _given(
         self,
@@ -454,12 +472,15 @@ class Visit:
     def _end(self, answer: AIMessage) -> Flow[Update]:
         view: View = yield ReadLedger()
         todo = self._take(view)
-        if (todo.steers or self.options.hooks_at("end")) and self._has_steps(2):
+        hooks = self.options.hooks_at("end")
+        if (todo.steers and self._has_steps(2)) or (hooks and self._has_steps(0)):
             update = self._update([answer])
             self._set_phase(update, "open", "end", answer.id)
             return self._again(update)
         if todo.halts:
             return (yield from self._halt_with(answer, Drain(halts=todo.halts), "turn_end"))
+        if hooks:
+            self._lacks_steps("boundary hooks at the turn's end are not asked")
         update = self._update([answer])
         self._close(update)
         return update
