@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import threading
 from typing import Annotated, Any
 
 import pytest
@@ -10,7 +13,7 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from fakes import FakeChatModel, calls
+from fakes import ENDLESS, FakeChatModel, calls
 from midstream import BoundaryHook, BoundaryInput, BoundaryOutput, Preemption
 from support.steering import ASKED, agent, ledger_of, look_up, said, steer, thread
 
@@ -144,3 +147,139 @@ async def test_an_answer_to_a_hook_reaches_it_also_after_a_tool_has_spoken() -> 
         ("human", "Rhyme."),
         ("ai", "Fine."),
     ]
+
+
+# How hooks are called, and how they fail
+
+
+async def waits(started: asyncio.Event, ended: asyncio.Event) -> None:
+    started.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.set()
+
+
+async def answers(given: BoundaryInput) -> BoundaryOutput:
+    await asyncio.sleep(0)
+    return BoundaryOutput(messages=[f"on {threading.current_thread().name}"])
+
+
+class Answers:
+    async def __call__(self, given: BoundaryInput) -> BoundaryOutput:
+        return await answers(given)
+
+
+@functools.wraps(answers)
+def decorated(given: BoundaryInput) -> Any:
+    return answers(given)
+
+
+def seal_hook(hook: Any, **options: Any) -> Any:
+    """A thread whose answer is sealed for the hook's sake alone, and its graph."""
+    model = FakeChatModel(answers=[["Once", ENDLESS], ["Fine."]])
+    polls = iter([True])
+    preemption = Preemption(boundary_hooks=[hook], should_preempt=lambda: next(polls, False), **options)
+    return agent(model, saver=InMemorySaver(), preemption=preemption)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [answers, Answers(), lambda given: answers(given), functools.partial(answers), decorated],
+    ids=["function", "object", "lambda", "partial", "decorated"],
+)
+async def test_an_async_hook_runs_on_the_loop_of_the_run_however_it_is_wrapped(hook: Any) -> None:
+    state = await seal_hook(hook).ainvoke(ASKED, thread())
+
+    assert said(state["messages"])[2:] == [("human", "on MainThread"), ("ai", "Fine.")]
+
+
+@pytest.mark.parametrize("is_late", [True, False], ids=["late", "cancelled"])
+async def test_an_async_hook_behind_a_lambda_is_ended_with_its_time_and_with_the_run(is_late: bool) -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+    graph = seal_hook(lambda _: waits(started, ended), hook_timeout=0.05 if is_late else 60)
+
+    run = asyncio.create_task(graph.ainvoke(ASKED, thread()))
+    async with asyncio.timeout(10):
+        await started.wait()
+        if not is_late:
+            run.cancel()
+        await asyncio.wait([run])
+
+    assert ended.is_set()
+    assert run.cancelled() == (not is_late)
+
+
+def raises(error: BaseException) -> Any:
+    def hook(given: BoundaryInput) -> None:
+        raise error
+
+    return hook
+
+
+def raises_later(error: BaseException) -> Any:
+    async def hook(given: BoundaryInput) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    return hook
+
+
+@pytest.mark.parametrize("is_sync", [False, True], ids=["async graph", "sync graph"])
+@pytest.mark.parametrize("made", [raises, raises_later])
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), TimeoutError("the policy server")], ids=repr)
+async def test_a_hook_that_fails_by_itself_is_told_from_a_run_that_ends_and_from_a_late_hook(
+    error: BaseException, made: Any, is_sync: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = seal_hook(made(error))
+
+    if is_sync:
+        state = await asyncio.to_thread(graph.invoke, ASKED, thread())
+    else:
+        state = await graph.ainvoke(ASKED, thread())
+
+    assert state["preemption"]["halt"]["reason"] == "preempt_incomplete"
+    assert "hook failed and is passed over" in caplog.text
+    assert "took more than" not in caplog.text
+
+
+async def test_a_run_that_is_cancelled_while_its_hook_ends_badly_is_cancelled() -> None:
+    started = asyncio.Event()
+
+    async def hook(given: BoundaryInput) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError("and in its own words") from None
+
+    run = asyncio.create_task(seal_hook(hook).ainvoke(ASKED, thread()))
+    async with asyncio.timeout(10):
+        await started.wait()
+        run.cancel()
+        await asyncio.wait([run])
+
+    assert run.cancelled()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no pulse"), asyncio.CancelledError()], ids=repr)
+async def test_should_preempt_that_raises_is_not_asked_again_in_its_run(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    polled: list[int] = []
+
+    def poll() -> bool:
+        polled.append(1)
+        raise error
+
+    model = FakeChatModel(answers=[["Let me see.", *calls("look_up", '{"word": "cat"}')], ["A", " cat."]])
+    preemption = Preemption(should_preempt=poll, boundary_hooks=[lambda _: None])
+    graph, config = agent(model, saver=InMemorySaver(), tools=[look_up], preemption=preemption), thread()
+
+    state = await graph.ainvoke(ASKED, config)
+
+    assert state["messages"][-1].text == "A cat."
+    assert polled == [1]
+    assert caplog.text.count("should_preempt failed and is not asked again in this run") == 1
+    await graph.ainvoke({"messages": [HumanMessage("And a dog?")]}, config)
+    assert polled == [1, 1]

@@ -122,27 +122,46 @@ class BoundaryHook:
         """
         context = contextvars.copy_context()
         pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="midstream-hook")
+        asked = pool.submit(context.run, self._call_and_wait, given)
+        pool.shutdown(wait=False)
+        if not concurrent.futures.wait([asked], timeout).done:
+            return self._too_late(timeout)
         try:
-            return self._wish(pool.submit(context.run, self._call_and_wait, given).result(timeout))
+            return self._wish(asked.result())
         except GraphBubbleUp:
             raise
-        except Exception as error:
-            return self._passed_over(error, timeout)
-        finally:
-            pool.shutdown(wait=False)
+        except (Exception, asyncio.CancelledError) as error:
+            return self._failed(error)
 
     async def acall(self, given: BoundaryInput, timeout: float) -> Wish:
         """Same as `call`, but awaited; a cancelled caller cancels an async hook."""
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task is not None else 0
+        clock = asyncio.timeout(timeout)
         try:
-            async with asyncio.timeout(timeout):
-                if _is_async(self.function):
-                    return self._wish(await cast("Awaitable[Any]", self.function(given)))
-                # Not on the event loop, which a sync hook may block.
-                return self._wish(await run_in_executor(None, self._call_and_wait, given))
+            async with clock:
+                output = await self._output(given)
+            return self._wish(output)
         except GraphBubbleUp:
             raise
-        except Exception as error:
-            return self._passed_over(error, timeout)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, TimeoutError) and clock.expired():
+                return self._too_late(timeout)
+            # What the hook itself awaits may be cancelled too, which is not the run's affair.
+            if (
+                isinstance(error, asyncio.CancelledError)
+                and task is not None
+                and task.cancelling() > cancelled
+            ):
+                raise
+            return self._failed(error)
+
+    async def _output(self, given: BoundaryInput) -> Any:
+        if _is_async(self.function):
+            return await cast("Awaitable[Any]", self.function(given))
+        # Not on the event loop, which a sync hook may block.
+        output = await run_in_executor(None, self.function, given)
+        return await output if inspect.isawaitable(output) else output
 
     def _call_and_wait(self, given: BoundaryInput) -> Any:
         result = self.function(given)
@@ -173,11 +192,12 @@ class BoundaryHook:
         source = {**message.additional_kwargs, "source": "hook", "hook": self.name}
         return message.model_copy(update={"additional_kwargs": source})
 
-    def _passed_over(self, error: Exception, timeout: float) -> Wish:
-        if isinstance(error, TimeoutError):
-            logger.warning("boundary hook %s took more than %s s and is passed over", self.name, timeout)
-        else:
-            logger.warning("boundary hook %s failed and is passed over", self.name, exc_info=error)
+    def _too_late(self, timeout: float) -> Wish:
+        logger.warning("boundary hook %s took more than %s s and is passed over", self.name, timeout)
+        return NOTHING
+
+    def _failed(self, error: BaseException) -> Wish:
+        logger.warning("boundary hook %s failed and is passed over", self.name, exc_info=error)
         return NOTHING
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -157,8 +158,9 @@ class PolledCall(NodeCall):
             return False
         try:
             return bool(self._should_preempt())
-        except Exception:
-            logger.warning("should_preempt failed and is not asked again in this call", exc_info=True)
+        except (Exception, asyncio.CancelledError):
+            if self._caller.run.disarm(self._should_preempt):
+                logger.warning("should_preempt failed and is not asked again in this run", exc_info=True)
             self._should_preempt = None
             return False
 

@@ -49,7 +49,8 @@ class Preemption:
 
     should_preempt: Callable[[], bool] | None = None
     """Polled once for each chunk: whether the answer should be sealed so that the hooks are asked. It counts
-    only with a hook that is asked at seals. One that raises is logged once, and not asked again."""
+    only with a hook that is asked at seals. One that raises is logged once, and not asked
+    again in that run."""
 
     def __post_init__(self) -> None:
         if isinstance(self.max_seals, bool) or not isinstance(self.max_seals, int) or self.max_seals < 0:

@@ -59,7 +59,7 @@ class Run:
         self._input: str | None = None
         self._owners: dict[str, str] = {}
         self._ended: set[str] = set()
-        self._said: set[str] = set()
+        self._known: set[Hashable] = set()
         self._ending = 0
         # Held so that the `id()` by which a run without an id is known is not given to another object.
         self._anchor = anchor
@@ -76,12 +76,20 @@ class Run:
                 self.renewed_at = time.time()
             self._input = input_name
 
-    def is_first(self, what: str) -> bool:
-        """Tells whether this is said for the first time in this run."""
+    def is_first(self, what: Hashable) -> bool:
+        """Tells whether this comes up for the first time in this run."""
         with self.lock:
-            is_first = what not in self._said
-            self._said.add(what)
+            is_first = what not in self._known
+            self._known.add(what)
             return is_first
+
+    def disarm(self, poll: object) -> bool:
+        """Has a callable that failed not be asked again in this run; returns whether it was before."""
+        return self.is_first(("disarmed", id(poll)))
+
+    def is_armed(self, poll: object) -> bool:
+        """Tells whether a callable may be asked."""
+        return ("disarmed", id(poll)) not in self._known
 
     def take(self, owner: str, request_ids: Collection[str]) -> list[str]:
         """Gives requests to an agent; returns those that are its own now, which others will not get."""

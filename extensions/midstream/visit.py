@@ -400,7 +400,7 @@ class Visit:
 
     def _call_model(self, view: View) -> Flow[Update]:
         poll = self.options.should_preempt
-        if poll is not None and self.options.hooks_at("seal"):
+        if poll is not None and self.run.is_armed(poll) and self.options.hooks_at("seal"):
             call: NodeCall = PolledCall(self, poll)
         else:
             call = NodeCall(self)
