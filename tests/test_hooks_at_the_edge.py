@@ -262,18 +262,24 @@ async def test_a_run_that_is_cancelled_while_its_hook_ends_badly_is_cancelled() 
     assert run.cancelled()
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no pulse"), asyncio.CancelledError()], ids=repr)
-async def test_should_preempt_that_raises_is_not_asked_again_in_its_run(
-    error: BaseException, caplog: pytest.LogCaptureFixture
+async def pulse() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("poll", [RuntimeError("no pulse"), asyncio.CancelledError(), pulse])
+async def test_should_preempt_that_fails_is_not_asked_again_in_its_run(
+    poll: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     polled: list[int] = []
 
-    def poll() -> bool:
+    def should_preempt() -> Any:
         polled.append(1)
-        raise error
+        if isinstance(poll, BaseException):
+            raise poll
+        return poll()
 
     model = FakeChatModel(answers=[["Let me see.", *calls("look_up", '{"word": "cat"}')], ["A", " cat."]])
-    preemption = Preemption(should_preempt=poll, boundary_hooks=[lambda _: None])
+    preemption = Preemption(should_preempt=should_preempt, boundary_hooks=[lambda _: None])
     graph, config = agent(model, saver=InMemorySaver(), tools=[look_up], preemption=preemption), thread()
 
     state = await graph.ainvoke(ASKED, config)
@@ -283,3 +289,14 @@ async def test_should_preempt_that_raises_is_not_asked_again_in_its_run(
     assert caplog.text.count("should_preempt failed and is not asked again in this run") == 1
     await graph.ainvoke({"messages": [HumanMessage("And a dog?")]}, config)
     assert polled == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "one",
+    ["Louder.", HumanMessage("Louder."), {"role": "user", "content": "Louder."}],
+    ids=["text", "message", "dict"],
+)
+async def test_one_message_does_for_a_list_of_one(one: Any) -> None:
+    state = await seal_hook(lambda _: BoundaryOutput(messages=one)).ainvoke(ASKED, thread())
+
+    assert said(state["messages"])[2:] == [("human", "Louder."), ("ai", "Fine.")]
