@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.config import get_config
 from langgraph.errors import EmptyChannelError
 from langgraph.graph import START, message
+from langgraph.prebuilt import ToolNode
 
 from midstream._versions import lacks
 
@@ -95,6 +96,22 @@ def input_version(config: RunnableConfig) -> str | None:
         loop = outer
     version = getattr(loop, "checkpoint", {}).get("channel_versions", {}).get(START)
     return None if version is None else str(version)
+
+
+def is_below_tools(config: RunnableConfig) -> bool:
+    """Tells whether a node is in a graph that was called in LangGraph's own tool node, at whatever depth.
+
+    Read from langgraph 1.2.20 and 1.2.24: a graph's loop has the tasks of its step by their ids, and a task
+    has the runnable of its node, alone or as the first of a sequence.
+    """
+    loop = _loop_of(config)
+    while loop is not None and loop.is_nested:
+        task_id = loop.config["configurable"].get("__pregel_task_id")
+        loop = _loop_of(loop.config)
+        proc = getattr(loop.tasks.get(task_id), "proc", None) if loop is not None else None
+        if any(isinstance(step, ToolNode) for step in getattr(proc, "steps", [proc])):
+            return True
+    return False
 
 
 def _loop_of(config: RunnableConfig) -> Any:

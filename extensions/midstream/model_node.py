@@ -195,7 +195,7 @@ class _Entry:
             self._node._options.enabled
             and self._saver is not None
             and self._thread_id is not None
-            and not is_inside_tool()
+            and not is_inside_tool(self._config)
         )
 
     def run(self) -> Update:

@@ -16,10 +16,11 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
 from midstream import _run_notes as notes
-from midstream._host import server_run_id
+from midstream._host import is_below_tools, server_run_id
 from midstream._run_notes import RunNote
 from midstream.state import Halt, halt_of
 
@@ -161,9 +162,9 @@ def halt_in(state: Any, runtime: Runtime[Any]) -> Halt | None:
     return halt_of(state, run.id) or run.halt
 
 
-def is_inside_tool() -> bool:
-    """Tells whether this code runs in a tool's body: a subagent there leaves the thread's requests alone."""
-    return _inside_tool.get()
+def is_inside_tool(config: RunnableConfig) -> bool:
+    """Tells whether a node works for a tool: a subagent there leaves the thread's requests alone."""
+    return _inside_tool.get() or is_below_tools(config)
 
 
 @contextmanager
