@@ -213,7 +213,7 @@ class Random(Agent):
         self.at_seal: dict[str, str] = {}
         self.kept: list[str] = []
         self.names: list[str] = []
-        script = [[*map(self.step, steps), *self.end(end)] for steps, end in answers]
+        script: list[Answer] = [[*map(self.step, steps), *self.end(end)] for steps, end in answers]
         self.model = FakeChatModel(answers=script)
         super().__init__(self.model, restart_grace=0.0 if restart else None)
 
@@ -276,7 +276,7 @@ class Random(Agent):
         async for mode, event in self.graph.astream(given, self.config, stream_mode=modes):
             if mode == "messages":
                 if isinstance(event[0], AIMessageChunk):
-                    self.streamed[event[0].id] += event[0].text
+                    self.streamed[str(event[0].id)] += event[0].text
             elif mode == "values":
                 ids = [message.id for message in event.get("messages", [])]
                 assert ids[: len(self.kept)] == self.kept, "what was in the thread stays there, in its order"

@@ -191,3 +191,28 @@ async def test_a_run_id_that_is_used_again_is_another_run() -> None:
         ("human", "Even shorter."),
         ("ai", "Fine."),
     ]
+
+
+async def test_a_subgraph_beside_the_agent_that_says_nothing_does_not_bring_the_old_turn_back() -> None:
+    """It hands back all that it was given, and that was before the agent wrote of the new turn."""
+    saver, config = OpenLedgerSaver(), thread()
+    model = FakeChatModel(
+        answers=[["Hello."], ["Once", lambda: ledger_of(saver, config).aappend(steer("Shorter.")), SILENCE]]
+    )
+    other: Any = StateGraph(MidstreamState)
+    other.add_node("other", ModelNode(FakeChatModel()))
+    other.add_conditional_edges(START, lambda state: "other" if len(state["messages"]) == 1 else END)
+    builder: Any = StateGraph(MidstreamState)
+    builder.add_node("model", ModelNode(model))
+    builder.add_node("quiet", other.compile())
+    builder.add_edge(START, "model")
+    builder.add_edge(START, "quiet")
+    builder.add_edge("model", END)
+    graph = builder.compile(checkpointer=saver)
+    await graph.ainvoke(ASKED, config)
+
+    state = await graph.ainvoke({"messages": [HumanMessage("Hello?")]}, config)
+
+    assert [each["outcome"] for each in state["preemption"]["handled"].values()] == ["sealed"]
+    assert len(state["preemption"]["turn"]["seals"]) == 1
+    assert state["preemption"]["before"] == {"seals": 0, "restarts": 0, "empty_boundaries": 0}

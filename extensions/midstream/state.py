@@ -92,6 +92,9 @@ class PreemptionState(TypedDict, total=False):
     """The value of the channel `preemption`, and an update of it."""
 
     turn: Turn
+    past: str
+    """The key of the turn before: a subgraph may hand back what it was given before this turn began."""
+
     before: Stats
     """The counts of earlier turns."""
 
@@ -140,14 +143,20 @@ def merge(left: PreemptionState | None, right: PreemptionState | None) -> Preemp
         left = left or {}
         right = right or {}
 
+    new, old = right.get("turn"), left.get("turn")
+    if new is not None and new["key"] == left.get("past"):
+        right = {"boundaries": right.get("boundaries", {}), "handled": right.get("handled", {})}
+        new = None
+
     merged: PreemptionState = {**left}
     before = left.get("before", NOTHING)
 
-    if (new := right.get("turn")) is not None:
-        old = left.get("turn")
+    if new is not None:
         if old is None:
             merged["turn"] = new
             before = right.get("before", before)
+            if "past" in right:
+                merged["past"] = right["past"]
         elif old["key"] == new["key"]:
             merged["turn"] = Turn(
                 key=old["key"],
@@ -158,7 +167,7 @@ def merge(left: PreemptionState | None, right: PreemptionState | None) -> Preemp
             )
         else:
             before = _totals(before, old)
-            merged["turn"] = new
+            merged["turn"], merged["past"] = new, old["key"]
             if (past := left.get("halt")) is not None and past["run_id"] in new["runs"]:
                 del merged["halt"]  # of a run of the same id
 
