@@ -15,7 +15,6 @@ from langchain_core.tools import tool
 from langgraph.errors import GraphRecursionError
 
 from fakes import Answer, Call, FakeChatModel, calls
-from midstream.boundary import is_injected
 from support.examples import examples
 from support.steering import OpenLedgerSaver, agent, is_sealed, ledger_of, steer, thread
 
@@ -107,7 +106,7 @@ def check(left: Left | None, limit: int, rounds: int) -> None:
     assert (tools == rounds) == (left.halt_reason is None)
     assert left.halt_reason in (None, "recursion_limit")
 
-    applied = [message.text for message in left.messages if is_injected(message)]
+    applied = [each.text for each in left.messages if each.additional_kwargs.get("source") == "steer"]
     assert len({*applied, *left.pending}) == len(applied) + len(left.pending)
 
 

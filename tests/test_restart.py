@@ -75,12 +75,15 @@ NOTHING_SEEN = {
         SILENCE,
     ],
     "empty text": [block(type="text", text="", index=0), SILENCE],
+    "text as it begins": [block(type="text", text="", annotations=[], id="msg_1", index=0), SILENCE],
 }
 
 SOMETHING_SEEN = {
     "a provider's tool": [block(type="server_tool_use", id="s1", name="web_search", input={}, index=0)],
     "an image": [block(type="image", url="https://example.org/a.png", index=0)],
     "a kind of block that is not known": [block(type="hologram", data="x", index=0)],
+    "a citation": [block(type="text", text="", citations=[{"cited_text": "a"}], index=0)],
+    "an annotation": [block(type="text", text=" ", annotations=[{"url": "https://example.org"}], index=0)],
     "a tool call": [calls("look_up")[0]],
 }
 

@@ -9,14 +9,16 @@ from typing import Any, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.prebuilt import ToolNode as LangGraphToolNode
+from langgraph.prebuilt import tools_condition
 from langgraph.types import RetryPolicy
 
 from fakes import ENDLESS, SILENCE, FakeChatModel, calls
-from midstream import MidstreamState, ModelNode, Preemption
+from midstream import MidstreamState, ModelNode, Preemption, ToolNode
 from support.steering import (
     ASKED,
     OpenLedgerSaver,
@@ -90,7 +92,7 @@ async def test_tools_that_were_bound_to_the_model_beforehand_count_among_the_ste
     )
     builder = StateGraph(MidstreamState)
     builder.add_node("model", ModelNode(model.bind_tools([look_up])))
-    builder.add_node("tools", ToolNode([look_up]))
+    builder.add_node("tools", LangGraphToolNode([look_up]))
     builder.add_edge(START, "model")
     builder.add_conditional_edges("model", tools_condition)
     builder.add_edge("tools", "model")
@@ -190,20 +192,49 @@ async def test_events_of_the_older_protocol_end_what_they_begin() -> None:
     assert [output.text for _, output in events if output is not None] == ["Once", "A cat."]
 
 
-async def test_a_tool_that_runs_an_agent_of_its_own_does_not_take_the_threads_requests() -> None:
-    """Pinned for the tool node of ours, which marks what it runs; see `midstream.run.inside_tool`."""
-    from midstream.run import inside_tool
-
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
+@pytest.mark.parametrize("own_node", [True, False], ids=["our tool node", "LangGraph's"])
+@pytest.mark.parametrize("is_deep", [False, True], ids=["called by the tool", "a graph deeper"])
+async def test_an_agent_that_a_tool_runs_does_not_take_the_threads_requests(
+    asynchronous: bool, own_node: bool, is_deep: bool
+) -> None:
     saver, config = InMemorySaver(), thread()
     ledger = ledger_of(saver, config)
-    helper = FakeChatModel(answers=[["Helped", lambda: ledger.aappend(steer("Be brief.")), " whole."]])
-    inner = agent(helper, saver=saver)
+    helper = FakeChatModel(answers=[["Helped", lambda: ledger.append(steer("Be brief.")), " a", " whole."]])
+    inner: Any = agent(helper, saver=cast("Any", None))
+    if is_deep:
+        around: Any = StateGraph(MidstreamState)
+        around.add_node("helper", inner)
+        around.add_edge(START, "helper")
+        inner = around.compile()
 
-    with inside_tool():
-        state = await inner.ainvoke(ASKED, config)
+    @tool
+    async def ahelp() -> str:
+        """Asks another agent."""
+        return str((await asyncio.create_task(inner.ainvoke(ASKED)))["messages"][-1].text)
 
-    assert said(state["messages"])[1:] == [("ai", "Helped whole.")]
-    assert len(await ledger.arequests()) == 1
+    @tool
+    def help_() -> str:
+        """Asks another agent."""
+        return str(inner.invoke(ASKED)["messages"][-1].text)
+
+    outer = FakeChatModel(answers=[calls("ahelp" if asynchronous else "help_"), ["Fine."]])
+    builder: Any = StateGraph(MidstreamState)
+    builder.add_node("model", ModelNode(outer, tools=[ahelp, help_]))
+    builder.add_node("tools", (ToolNode if own_node else LangGraphToolNode)([ahelp, help_]))
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", tools_condition)
+    builder.add_edge("tools", "model")
+    graph = builder.compile(checkpointer=saver)
+
+    state = await graph.ainvoke(ASKED, config) if asynchronous else graph.invoke(ASKED, config)
+
+    assert said(state["messages"])[2:] == [
+        ("tool", "Helped a whole."),
+        ("human", "Be brief."),
+        ("ai", "Fine."),
+    ]
+    assert [each["outcome"] for each in state["preemption"]["handled"].values()] == ["tool_boundary"]
 
 
 def test_many_threads_post_while_a_graph_runs_without_an_event_loop() -> None:

@@ -100,6 +100,19 @@ def test_a_subgraph_that_hands_its_whole_value_back_changes_nothing(
     assert content(merge(parent, parent)) == content(parent)
 
 
+@given(writes("a", key="h0", run="q"), writes("b"), writes("c"))
+def test_a_subgraph_that_hands_back_what_it_was_given_before_the_turn_began_changes_nothing(
+    older: PreemptionState, one: PreemptionState, other: PreemptionState
+) -> None:
+    given = merge(merge({}, older), {"halt": Halt(run_id="q", reason="Enough.", node="a")})
+    halt = Halt(run_id="r", reason="No more.", node="b")
+
+    begun = merge(merge(given, one), {"halt": halt})
+
+    assert merge(begun, given) == begun
+    assert content(merge(merge(begun, given), other)) == content(merge(merge(begun, other), given))
+
+
 @given(writes("a"))
 def test_a_value_survives_being_saved(write: PreemptionState) -> None:
     serde = JsonPlusSerializer()

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
 from langgraph.channels import UntrackedValue
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.store.base import BaseStore
@@ -285,7 +286,7 @@ async def test_what_a_tool_starts_knows_that_it_is_inside_a_tool(
     seen = []
 
     def look(state: State) -> Any:
-        seen.append(is_inside_tool())
+        seen.append(is_inside_tool(get_config()))
         return {"notes": []}
 
     agent = StateGraph(State).add_node(look).add_edge(START, "look").compile()
@@ -310,7 +311,7 @@ async def test_what_a_tool_starts_knows_that_it_is_inside_a_tool(
         await talk.say(Command(resume="yes"))
 
     assert seen == [True]
-    assert not is_inside_tool()
+    assert not is_inside_tool({})
 
 
 @colours

@@ -6,6 +6,8 @@ Each says the version that it was read from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import getclosurevars, isfunction
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +16,8 @@ from langgraph.channels import binop
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.config import get_config
 from langgraph.errors import EmptyChannelError
-from langgraph.graph import message
+from langgraph.graph import START, message
+from langgraph.prebuilt import ToolNode
 
 from midstream._versions import lacks
 
@@ -76,6 +79,47 @@ def steps_left(config: RunnableConfig) -> int | None:
     scratchpad = config.get("configurable", {}).get("__pregel_scratchpad")
     stop, step = getattr(scratchpad, "stop", None), getattr(scratchpad, "step", None)
     return stop - step - 1 if isinstance(stop, int) and isinstance(step, int) else None
+
+
+def input_version(config: RunnableConfig) -> str | None:
+    """Names the input that a run goes on from: another name after each new input to the thread.
+
+    It is the version of the root graph's input channel. An answer to a question, a run without input, a crash
+    and a second attempt leave it as it is, in subgraphs too, and each checkpoint has its own: a fork goes on
+    with the input of its past. None where it cannot be told.
+
+    Read from langgraph 1.2.20 and 1.2.24, `langgraph.pregel._runner`: what a task calls others by holds a
+    method of the graph's loop, which holds the checkpoint that the task was begun from.
+    """
+    loop = _loop_of(config)
+    while getattr(loop, "is_nested", False) and (outer := _loop_of(loop.config)) is not None:
+        loop = outer
+    version = getattr(loop, "checkpoint", {}).get("channel_versions", {}).get(START)
+    return None if version is None else str(version)
+
+
+def is_below_tools(config: RunnableConfig) -> bool:
+    """Tells whether a node is in a graph that was called in LangGraph's own tool node, at whatever depth.
+
+    Read from langgraph 1.2.20 and 1.2.24: a graph's loop has the tasks of its step by their ids, and a task
+    has the runnable of its node, alone or as the first of a sequence.
+    """
+    loop = _loop_of(config)
+    while loop is not None and loop.is_nested:
+        task_id = loop.config["configurable"].get("__pregel_task_id")
+        loop = _loop_of(loop.config)
+        proc = getattr(loop.tasks.get(task_id), "proc", None) if loop is not None else None
+        if any(isinstance(step, ToolNode) for step in getattr(proc, "steps", [proc])):
+            return True
+    return False
+
+
+def _loop_of(config: RunnableConfig) -> Any:
+    call = config.get("configurable", {}).get("__pregel_call")
+    if call is not None and not isinstance(call, partial):
+        # `langgraph.pregel._retry` wraps it for a node that may take only so long.
+        call = getclosurevars(call).nonlocals.get("call") if isfunction(call) else None
+    return getattr(getattr(call, "keywords", {}).get("schedule_task"), "__self__", None)
 
 
 def is_sent(config: RunnableConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -19,25 +20,18 @@ OUT_OF_STEPS = "recursion_limit"
 """The halt reason of a run that was steered and has no steps left for the tools that its model calls."""
 
 
-def is_injected(message: BaseMessage) -> bool:
-    """Tells whether midstream put this message into the thread, for a host or for a hook."""
-    return message.additional_kwargs.get("source") in ("steer", "hook")
+def turn_of(value: PreemptionState, key: str, run_id: str) -> Turn:
+    """Returns the turn that this run belongs to: the one before, or a new one after a new input.
 
-
-def turn_of(value: PreemptionState, messages: Sequence[BaseMessage], run_id: str) -> Turn:
-    """Returns the turn that this run belongs to: the one before, or a new one after a new human input."""
+    Args:
+        value: The channel as the run finds it.
+        key: Names the input that the run goes on from, its own or that of the run that it resumes.
+        run_id: The run.
+    """
     old = value.get("turn")
-    if old is not None and run_id in old["runs"]:
-        return old
-
-    key = next(
-        (each.id for each in reversed(messages) if isinstance(each, HumanMessage) and not is_injected(each)),
-        None,
-    )
-    # Without any human input left (a summary took its place) nobody has spoken since either.
-    if old is not None and key in (old["key"], None):
-        return {**old, "runs": [*old["runs"], run_id]}
-    return Turn(key=key, runs=[run_id], seals=[], restarts=[], empty_boundaries=[])
+    if old is None or old["key"] != key:
+        return Turn(key=key, runs=[run_id], seals=[], restarts=[], empty_boundaries=[])
+    return old if run_id in old["runs"] else {**old, "runs": [*old["runs"], run_id]}
 
 
 def injected(entry: Entry) -> list[HumanMessage]:
@@ -154,8 +148,12 @@ def handled(drained: Drain, *, outcome: str, run_id: str, node: str) -> dict[str
 
 
 def outcome_at_entry(messages: Sequence[AnyMessage] | Sequence[BaseMessage]) -> str:
-    """Returns the outcome of a request that applies as a model node is entered."""
-    return "tool_boundary" if messages and isinstance(messages[-1], ToolMessage) else "entry"
+    """Returns the outcome of a request that applies as a model node is entered.
+
+    A batch of tools may have left more than results: a tool's `Command` says what it likes.
+    """
+    since = itertools.takewhile(lambda each: not isinstance(each, AIMessage), reversed(messages))
+    return "tool_boundary" if any(isinstance(each, ToolMessage) for each in since) else "entry"
 
 
 def without_calls(answer: AIMessage) -> list[AIMessage]:

@@ -70,6 +70,9 @@ _KINDS: Final[dict[str, _Kind]] = {
     "tool_search_call": "whole",
 }
 
+# What a block of text has that nobody sees.
+_UNSEEN: Final = frozenset({"type", "text", "index", "id", "extras", "signature", "thought_signature"})
+
 # Statuses of two deltas of one block are merged by concatenation, so the end decides.
 _ENDED: Final = ("completed", "failed", "incomplete", "cancelled")
 
@@ -195,8 +198,12 @@ class SealGate:
                 else:
                     kind = begun[0]
             if kind == "text":
-                if not self._has_text and not is_blank(block.get("text")):
+                if self._has_text:
+                    pass
+                elif not is_blank(block.get("text")):
                     self._has_text = True
+                elif any(block[key] for key in block.keys() - _UNSEEN):
+                    self._has_other = True  # such as a citation, which is shown without a text of its own
                 if own == "call":
                     self._has_other = True
                     self._push_call(own, block, None)

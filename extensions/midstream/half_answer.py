@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,7 +39,7 @@ def last_chunk(
     """
     try:
         usage, estimated = missing_usage(prompt, call.get("tools"), chunks, count_tokens)
-    except Exception:
+    except (Exception, asyncio.CancelledError):  # nothing is awaited here
         logger.warning("the usage of a sealed answer could not be estimated", exc_info=True)
         usage, estimated = None, []
     metadata: dict[str, Any] = {SEALED_KEY: {"restarted": True} if is_dropped else {"sealed": True}}

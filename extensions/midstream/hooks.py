@@ -15,7 +15,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.runnables import run_in_executor
@@ -27,7 +27,7 @@ from midstream.errors import ConfigurationError
 logger = logging.getLogger("midstream")
 
 Moment: TypeAlias = Literal["seal", "tools", "end"]
-MOMENTS: frozenset[str] = frozenset({"seal", "tools", "end"})
+MOMENTS: Final = ("seal", "tools", "end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +103,12 @@ class BoundaryHook:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ConfigurationError(f"a boundary hook must be callable, not {self.function!r}")
-        at = frozenset({self.at}) if isinstance(self.at, str) else frozenset(self.at)
-        if not at or at - MOMENTS:
+        at: Any = [self.at] if isinstance(self.at, str) else self.at
+        if not isinstance(at, Collection) or not at or any(each not in MOMENTS for each in list(at)):
             raise ConfigurationError(
-                f"a boundary hook is asked at some of 'seal', 'tools' and 'end', not {sorted(at)!r}"
+                f"a boundary hook is asked at some of 'seal', 'tools' and 'end', not {self.at!r}"
             )
-        object.__setattr__(self, "at", at)
+        object.__setattr__(self, "at", frozenset(at))
 
     @property
     def name(self) -> str:
@@ -122,27 +122,46 @@ class BoundaryHook:
         """
         context = contextvars.copy_context()
         pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="midstream-hook")
+        asked = pool.submit(context.run, self._call_and_wait, given)
+        pool.shutdown(wait=False)
+        if not concurrent.futures.wait([asked], timeout).done:
+            return self._too_late(timeout)
         try:
-            return self._wish(pool.submit(context.run, self._call_and_wait, given).result(timeout))
+            return self._wish(asked.result())
         except GraphBubbleUp:
             raise
-        except Exception as error:
-            return self._passed_over(error, timeout)
-        finally:
-            pool.shutdown(wait=False)
+        except (Exception, asyncio.CancelledError) as error:
+            return self._failed(error)
 
     async def acall(self, given: BoundaryInput, timeout: float) -> Wish:
         """Same as `call`, but awaited; a cancelled caller cancels an async hook."""
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task is not None else 0
+        clock = asyncio.timeout(timeout)
         try:
-            async with asyncio.timeout(timeout):
-                if _is_async(self.function):
-                    return self._wish(await cast("Awaitable[Any]", self.function(given)))
-                # Not on the event loop, which a sync hook may block.
-                return self._wish(await run_in_executor(None, self._call_and_wait, given))
+            async with clock:
+                output = await self._output(given)
+            return self._wish(output)
         except GraphBubbleUp:
             raise
-        except Exception as error:
-            return self._passed_over(error, timeout)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, TimeoutError) and clock.expired():
+                return self._too_late(timeout)
+            # What the hook itself awaits may be cancelled too, which is not the run's affair.
+            if (
+                isinstance(error, asyncio.CancelledError)
+                and task is not None
+                and task.cancelling() > cancelled
+            ):
+                raise
+            return self._failed(error)
+
+    async def _output(self, given: BoundaryInput) -> Any:
+        if is_async(self.function):
+            return await cast("Awaitable[Any]", self.function(given))
+        # Not on the event loop, which a sync hook may block.
+        output = await run_in_executor(None, self.function, given)
+        return await output if inspect.isawaitable(output) else output
 
     def _call_and_wait(self, given: BoundaryInput) -> Any:
         result = self.function(given)
@@ -159,11 +178,12 @@ class BoundaryHook:
             return NOTHING
         if not isinstance(output, BoundaryOutput):
             raise TypeError(f"a boundary hook must return a BoundaryOutput or None, not {output!r}")
-        wanted: Any = [output.messages] if isinstance(output.messages, str) else output.messages
+        one = isinstance(output.messages, str | Mapping | BaseMessage)
+        wanted: Any = [output.messages] if one else output.messages
         messages = [each for each in convert_to_messages(wanted) if not _is_blank(each)]
-        if (output.additional_context or "").strip():
+        if str(output.additional_context or "").strip():
             messages.append(HumanMessage(str(output.additional_context)))
-        reason = (output.stop_reason or "").strip() or f"prevented by {self.name}"
+        reason = str(output.stop_reason or "").strip() or f"prevented by {self.name}"
         return Wish(
             messages=tuple(self._signed(each) for each in messages),
             halt_reason=reason if output.prevent_continuation else None,
@@ -173,15 +193,17 @@ class BoundaryHook:
         source = {**message.additional_kwargs, "source": "hook", "hook": self.name}
         return message.model_copy(update={"additional_kwargs": source})
 
-    def _passed_over(self, error: Exception, timeout: float) -> Wish:
-        if isinstance(error, TimeoutError):
-            logger.warning("boundary hook %s took more than %s s and is passed over", self.name, timeout)
-        else:
-            logger.warning("boundary hook %s failed and is passed over", self.name, exc_info=error)
+    def _too_late(self, timeout: float) -> Wish:
+        logger.warning("boundary hook %s took more than %s s and is passed over", self.name, timeout)
+        return NOTHING
+
+    def _failed(self, error: BaseException) -> Wish:
+        logger.warning("boundary hook %s failed and is passed over", self.name, exc_info=error)
         return NOTHING
 
 
-def _is_async(function: Any) -> bool:
+def is_async(function: Any) -> bool:
+    """Tells whether a callable is known to be async; one that is wrapped may turn out to be so."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 (the method itself is asked about)
     )

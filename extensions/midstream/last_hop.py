@@ -53,7 +53,8 @@ def repair(messages: list[BaseMessage], provider: Provider) -> list[BaseMessage]
         turn = message
         if isinstance(turn, AIMessage):
             is_last = place == len(messages) - 1
-            turn = _whole_calls(readable(turn, provider, results, is_last), broken)
+            turn = _named_calls(readable(turn, provider, results, is_last), place)
+            turn = _whole_calls(turn, broken)
             if _is_empty(turn):
                 continue
         turns.append(turn)
@@ -66,6 +67,26 @@ def repair(messages: list[BaseMessage], provider: Provider) -> list[BaseMessage]
 
     is_same = len(turns) == len(messages) and all(map(operator.is_, turns, messages))
     return messages if is_same else turns
+
+
+def _named_calls(message: AIMessage, place: int) -> AIMessage:
+    """Returns the message with ids for the calls that came without one, which no result can answer."""
+    if all(call["id"] for call in message.tool_calls):
+        return message
+    calls = [
+        call if call["id"] else ToolCall(**{**call, "id": f"unnamed_{place}_{n}"})
+        for n, call in enumerate(message.tool_calls)
+    ]
+    content = message.content
+    if isinstance(content, list):  # the clients write the calls anew that their content does not have
+        content = [block for block in content if not _is_nameless_call(block)]
+    return message.model_copy(update={"content": content, "tool_calls": calls})
+
+
+def _is_nameless_call(block: Any) -> bool:
+    if not isinstance(block, dict) or block.get("type") not in ("tool_use", "tool_call", "function_call"):
+        return False
+    return not (block.get("call_id") or block.get("id"))
 
 
 def _whole_calls(message: AIMessage, broken: dict[str, InvalidToolCall]) -> AIMessage:
@@ -197,7 +218,7 @@ def _merged(run: Sequence[BaseMessage], provider: Provider) -> BaseMessage:
         "response_metadata": (own or run)[-1].response_metadata,
     }
     if isinstance(last, AIMessage):
-        changes["tool_calls"] = last.tool_calls
+        changes["tool_calls"] = [call for turn in run for call in getattr(turn, "tool_calls", ())]
     return first.model_copy(update=changes)
 
 

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 
-from midstream._host import is_sent, read_channel, saver_of, steps_left
+from midstream._host import input_version, is_sent, read_channel, saver_of, steps_left
 from midstream._run_notes import counts
 from midstream.boundary import messages_of
 from midstream.effects import (
@@ -195,7 +195,7 @@ class _Entry:
             self._node._options.enabled
             and self._saver is not None
             and self._thread_id is not None
-            and not is_inside_tool()
+            and not is_inside_tool(self._config)
         )
 
     def run(self) -> Update:
@@ -255,6 +255,7 @@ class _Entry:
                 "the graph's state has no channel 'preemption': make its schema a subclass of "
                 "midstream.MidstreamState, or turn preemption off by Preemption(enabled=False)"
             )
+        run = run_of(self.runtime)
         visit = Visit(
             value=value,
             messages=self._messages,
@@ -262,7 +263,9 @@ class _Entry:
                 node=self._name,
                 owner=self._owner(sent),
                 thread_id=thread_id,
-                run=run_of(self.runtime),
+                run=run,
+                # Where LangGraph does not tell, each run counts as one of new input.
+                input=input_version(self._config) or run.id,
                 messages_key=node._messages_key,
                 steps_left=steps_left(self._config),
                 sent=sent,

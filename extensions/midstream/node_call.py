@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -156,9 +158,14 @@ class PolledCall(NodeCall):
         if self._should_preempt is None:
             return False
         try:
-            return bool(self._should_preempt())
-        except Exception:
-            logger.warning("should_preempt failed and is not asked again in this call", exc_info=True)
+            wanted = self._should_preempt()
+            if inspect.iscoroutine(wanted):
+                wanted.close()
+                raise TypeError("should_preempt must be a plain function, because nothing waits for it")
+            return bool(wanted)
+        except (Exception, asyncio.CancelledError):
+            if self._caller.run.disarm(self._should_preempt):
+                logger.warning("should_preempt failed and is not asked again in this run", exc_info=True)
             self._should_preempt = None
             return False
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import TIMEOUT_MAX
+from typing import cast
 
 from langchain_core.messages.utils import count_tokens_approximately
 
 from midstream.errors import ConfigurationError
-from midstream.hooks import BoundaryFunction, BoundaryHook, Moment
+from midstream.hooks import BoundaryFunction, BoundaryHook, Moment, is_async
 from midstream.usage import TokenCounter
 
 
@@ -24,8 +26,7 @@ class Preemption:
     """False: the node calls its model as if midstream were not there, and leaves requests alone."""
 
     max_seals: int = 8
-    """How many times one turn may be sealed or restarted. A turn is a human input and all the runs that
-    resume it."""
+    """How many times one turn may be sealed or restarted: an input and all the runs that resume it."""
 
     poll_interval: float = 0.2
     """The longest time between two looks at the ledger while an answer streams, in seconds. A request that
@@ -50,20 +51,25 @@ class Preemption:
 
     should_preempt: Callable[[], bool] | None = None
     """Polled once for each chunk: whether the answer should be sealed so that the hooks are asked. It counts
-    only with a hook that is asked at seals. One that raises is logged once, and not asked again."""
+    only with a hook that is asked at seals. One that raises is logged once, and not asked
+    again in that run."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.enabled, bool):
+            raise ConfigurationError(f"enabled must be True or False, not {self.enabled!r}")
         if isinstance(self.max_seals, bool) or not isinstance(self.max_seals, int) or self.max_seals < 0:
             raise ConfigurationError(f"max_seals must be an integer of 0 or more, not {self.max_seals!r}")
         _check_seconds("poll_interval", self.poll_interval)
         _check_seconds("hook_timeout", self.hook_timeout)
         if self.restart_grace is not None:
             _check_seconds("restart_grace", self.restart_grace, least=0)
-        if self.should_preempt is not None and not callable(self.should_preempt):
-            raise ConfigurationError(f"should_preempt must be callable, not {self.should_preempt!r}")
-        if not callable(self.token_counter):
+        if self.should_preempt is not None:
+            _check_plain("should_preempt", self.should_preempt)
+        _check_plain("token_counter", self.token_counter)
+        if isinstance(self.boundary_hooks, str) or not isinstance(self.boundary_hooks, Sequence):
             raise ConfigurationError(
-                f"token_counter must be a callable of messages, not {self.token_counter!r}"
+                f"boundary_hooks must be a list, such as [{_name_of(self.boundary_hooks)}], "
+                f"not {self.boundary_hooks!r}"
             )
         hooks = [
             hook if isinstance(hook, BoundaryHook) else BoundaryHook(hook) for hook in self.boundary_hooks
@@ -77,6 +83,23 @@ class Preemption:
 
 def _check_seconds(name: str, value: object, *, least: float | None = None) -> None:
     fits = isinstance(value, int | float) and not isinstance(value, bool)
-    if not fits or (value <= 0 if least is None else value < least):  # type: ignore[operator]
+    if fits:
+        seconds = cast("float", value)
+        # Nothing can wait for longer, and "not a number" is neither more nor less than anything.
+        fits = (seconds > 0 if least is None else seconds >= least) and seconds <= TIMEOUT_MAX
+    if not fits:
         bound = "above 0" if least is None else f"of {least} or more"
-        raise ConfigurationError(f"{name} must be a number of seconds {bound}, not {value!r}")
+        raise ConfigurationError(f"{name} must be a finite number of seconds {bound}, not {value!r}")
+
+
+def _check_plain(name: str, function: object) -> None:
+    if not callable(function):
+        raise ConfigurationError(f"{name} must be callable, not {function!r}")
+    if is_async(function):
+        raise ConfigurationError(
+            f"{name} must be a plain function, because nothing waits for it: {_name_of(function)} is async"
+        )
+
+
+def _name_of(function: object) -> str:
+    return getattr(function, "__name__", None) or "hook"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
@@ -85,41 +86,54 @@ def provider_of(model: BaseChatModel, call: Mapping[str, Any]) -> Provider:
 def is_structured(model: BaseChatModel, call: Mapping[str, Any]) -> bool:
     """Tells whether the answer has to be of a given format: half of one is of no use to anybody.
 
-    The providers' words for it, in the call or on the model itself, at the top or one level below.
+    The providers' words for it, in the call or on the model itself, at the top or in what holds them there.
     """
-    own = {key: getattr(model, key, None) for key in _FORMATS.keys() | _FORMAT_HOLDERS}
-    extra = {**own, **(getattr(model, "model_kwargs", None) or {}), **call}
-    places = [extra, *(extra.get(key) for key in _FORMAT_HOLDERS)]
-    return any(
-        place.get(key) and not _is_plain(place[key], plain)
-        for place in places
-        if isinstance(place, Mapping)
-        for key, plain in _FORMATS.items()
-    )
+    return _has_format(call) or _has_format(vars(model))
 
 
-def _is_plain(value: Any, plain: str | None) -> bool:
-    return plain is not None and (value.get("type") if isinstance(value, Mapping) else value) == plain
+def _has_format(options: Mapping[str, Any]) -> bool:
+    for name, value in options.items():
+        word = _folded(str(name))
+        if word in _HOLDERS:
+            if isinstance(value, Mapping) and _has_format(value):
+                return True
+        elif value and word in _FORMATS:
+            given = value.get("type") if isinstance(value, Mapping) else value
+            if given != _FORMATS[word]:
+                return True
+    return False
+
+
+@lru_cache(maxsize=1024)
+def _folded(name: str) -> str:
+    """Returns a name as it is in all spellings: `response_schema`, `responseSchema`, `ResponseSchema`."""
+    return name.replace("_", "").lower()
 
 
 # With the value that stands for ordinary text, where there is one.
 _FORMATS: Final[Mapping[str, str | None]] = {
-    "response_format": "text",  # OpenAI, Mistral, and most who follow them
+    "responseformat": "text",  # OpenAI, Mistral, and most who follow them
     "format": "text",  # OpenAI Responses and Anthropic, inside of one of the holders; Ollama
-    "output_format": "text",  # Anthropic, the older name
-    "response_mime_type": "text/plain",  # Google
-    "response_schema": None,
-    "response_json_schema": None,
-    "textFormat": "text",  # Bedrock
-    "text_format": "text",
-    "json_schema": None,  # llama.cpp
+    "outputformat": "text",  # Anthropic, the older name
+    "responsemimetype": "text/plain",  # Google
+    "responseschema": None,
+    "responsejsonschema": None,
+    "textformat": "text",  # Bedrock
+    "jsonschema": None,  # llama.cpp
     "grammar": None,
-    "structured_outputs": None,  # vLLM
-    "guided_json": None,
-    "guided_regex": None,
-    "guided_choice": None,
-    "guided_grammar": None,
+    "structuredoutputs": None,  # vLLM
+    "guidedjson": None,
+    "guidedregex": None,
+    "guidedchoice": None,
+    "guidedgrammar": None,
 }
-_FORMAT_HOLDERS: Final = frozenset(
-    {"text", "output_config", "outputConfig", "generation_config", "extra_body", "model_kwargs"}
+_HOLDERS: Final = frozenset(
+    {
+        "text",
+        "outputconfig",
+        "generationconfig",
+        "extrabody",
+        "modelkwargs",
+        "additionalmodelrequestfields",
+    }
 )

@@ -16,10 +16,11 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
 from midstream import _run_notes as notes
-from midstream._host import server_run_id
+from midstream._host import is_below_tools, server_run_id
 from midstream._run_notes import RunNote
 from midstream.state import Halt, halt_of
 
@@ -50,17 +51,46 @@ class Run:
         self.halted_by: str | None = None
         """The agent that decided the halt."""
 
+        self.renewed_at = 0.0
+        """When its id was last given to another run of the thread, in seconds of Unix time; 0: never."""
+
         self.seals: dict[str, RunNote] = {}
         """What is known of this run's seals, under its own id; guarded by `lock`."""
 
+        self._input: str | None = None
         self._owners: dict[str, str] = {}
         self._ended: set[str] = set()
+        self._known: set[Hashable] = set()
         self._ending = 0
         # Held so that the `id()` by which a run without an id is known is not given to another object.
         self._anchor = anchor
 
     def __repr__(self) -> str:
         return f"<Run {self.id} [{len(self._owners)} taken]>"
+
+    def enter(self, input_name: str) -> None:
+        """Forgets what was decided if the id is now that of a run of another input, as it may be by hand."""
+        with self.lock:
+            if self._input not in (None, input_name):
+                self.halt = self.halted_by = None
+                self._ended.clear()
+                self.renewed_at = time.time()
+            self._input = input_name
+
+    def is_first(self, what: Hashable) -> bool:
+        """Tells whether this comes up for the first time in this run."""
+        with self.lock:
+            is_first = what not in self._known
+            self._known.add(what)
+            return is_first
+
+    def disarm(self, poll: object) -> bool:
+        """Has a callable that failed not be asked again in this run; returns whether it was before."""
+        return self.is_first(("disarmed", id(poll)))
+
+    def is_armed(self, poll: object) -> bool:
+        """Tells whether a callable may be asked."""
+        return ("disarmed", id(poll)) not in self._known
 
     def take(self, owner: str, request_ids: Collection[str]) -> list[str]:
         """Gives requests to an agent; returns those that are its own now, which others will not get."""
@@ -132,9 +162,9 @@ def halt_in(state: Any, runtime: Runtime[Any]) -> Halt | None:
     return halt_of(state, run.id) or run.halt
 
 
-def is_inside_tool() -> bool:
-    """Tells whether this code runs in a tool's body: a subagent there leaves the thread's requests alone."""
-    return _inside_tool.get()
+def is_inside_tool(config: RunnableConfig) -> bool:
+    """Tells whether a node works for a tool: a subagent there leaves the thread's requests alone."""
+    return _inside_tool.get() or is_below_tools(config)
 
 
 @contextmanager

@@ -75,10 +75,10 @@ class Stats(TypedDict):
 
 
 class Turn(TypedDict):
-    """A human input and all the runs that resume it."""
+    """An input and all the runs that resume it."""
 
-    key: str | None
-    """The id of the human message that began the turn."""
+    key: str
+    """Names the input that began the turn, as the host's own checkpoints do."""
 
     runs: list[str]
     seals: list[str]
@@ -92,6 +92,9 @@ class PreemptionState(TypedDict, total=False):
     """The value of the channel `preemption`, and an update of it."""
 
     turn: Turn
+    past: str
+    """The key of the turn before: a subgraph may hand back what it was given before this turn began."""
+
     before: Stats
     """The counts of earlier turns."""
 
@@ -124,10 +127,6 @@ def _totals(before: Stats, turn: Turn) -> Stats:
     )
 
 
-def _same_turn(left: Turn, right: Turn) -> bool:
-    return left["key"] == right["key"] or not set(left["runs"]).isdisjoint(right["runs"])
-
-
 def merge(left: PreemptionState | None, right: PreemptionState | None) -> PreemptionState:
     """Returns the channel's value after a write; idempotent, and order-tolerant within a turn.
 
@@ -144,15 +143,21 @@ def merge(left: PreemptionState | None, right: PreemptionState | None) -> Preemp
         left = left or {}
         right = right or {}
 
+    new, old = right.get("turn"), left.get("turn")
+    if new is not None and new["key"] == left.get("past"):
+        right = {"boundaries": right.get("boundaries", {}), "handled": right.get("handled", {})}
+        new = None
+
     merged: PreemptionState = {**left}
     before = left.get("before", NOTHING)
 
-    if (new := right.get("turn")) is not None:
-        old = left.get("turn")
+    if new is not None:
         if old is None:
             merged["turn"] = new
             before = right.get("before", before)
-        elif _same_turn(old, new):
+            if "past" in right:
+                merged["past"] = right["past"]
+        elif old["key"] == new["key"]:
             merged["turn"] = Turn(
                 key=old["key"],
                 runs=_union(old["runs"], new["runs"])[-MAX_RUNS:],
@@ -162,7 +167,9 @@ def merge(left: PreemptionState | None, right: PreemptionState | None) -> Preemp
             )
         else:
             before = _totals(before, old)
-            merged["turn"] = new
+            merged["turn"], merged["past"] = new, old["key"]
+            if (past := left.get("halt")) is not None and past["run_id"] in new["runs"]:
+                del merged["halt"]  # of a run of the same id
 
     if "turn" in merged:
         merged["before"] = before

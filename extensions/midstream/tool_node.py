@@ -241,7 +241,7 @@ def _requests(
     while this batch waited for its answers.
     """
     saver, info, value = saver_of(config), runtime.execution_info, _preemption(input, config)
-    if saver is None or info is None or info.thread_id is None or not value or is_inside_tool():
+    if saver is None or info is None or info.thread_id is None or not value or is_inside_tool(config):
         return None
     return Ledger(saver, info.thread_id), value
 

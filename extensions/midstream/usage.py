@@ -6,6 +6,7 @@ stays; the rest is estimated over the exact prompt (system, tools and messages) 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -104,6 +105,6 @@ def _words(part: Any) -> str:
 def _count(count: TokenCounter, messages: Sequence[BaseMessage]) -> int:
     try:
         return int(count(messages))
-    except Exception:
+    except (Exception, asyncio.CancelledError):  # nothing is awaited here
         logger.warning("the token counter failed; an approximation stands in for it", exc_info=True)
         return count_tokens_approximately(messages)

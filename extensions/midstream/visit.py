@@ -18,13 +18,15 @@ marked by the run after it, which looks for them in other branches of the thread
 
 from __future__ import annotations
 
+import itertools
+import logging
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send
 
@@ -62,6 +64,8 @@ from midstream.run import Run
 from midstream.state import Boundary, Halt, Handled, PreemptionState, Turn, merge
 from midstream.telemetry import Event, tell
 
+logger = logging.getLogger("midstream")
+
 Update: TypeAlias = dict[str, Any] | Command[Any]
 
 
@@ -75,6 +79,10 @@ class Place:
 
     thread_id: str
     run: Run
+
+    input: str
+    """Names the input that the run goes on from: another one begins a new turn."""
+
     messages_key: str
     steps_left: int | None
     """Steps that the graph may take after this one; None if that cannot be told."""
@@ -109,7 +117,8 @@ class Visit:
         self._messages = messages
         self._message_ids = frozenset(message.id for message in messages)
         self._place = place
-        self._turn = turn_of(value, messages, place.run.id)
+        self._turn = turn_of(value, place.input, place.run.id)
+        place.run.enter(place.input)
         self._began = time.time()
         self._settled: dict[str, Handled] = {}
         self._restarts: list[str] = []
@@ -172,7 +181,12 @@ class Visit:
         if self._is_halted:
             return {}
         view: View = yield ReadLedger()
-        if any(each["run_id"] == self.run.id and each["node"] != self._place.node for each in view.halts):
+        if any(
+            each["run_id"] == self.run.id
+            and each["node"] != self._place.node
+            and each["at"] >= self.run.renewed_at
+            for each in view.halts
+        ):
             return {}  # another agent decided it, and this process has not seen its state
         view = yield from self._tidy(view)
 
@@ -186,10 +200,16 @@ class Visit:
     @property
     def _is_halted(self) -> bool:
         halt = self._value.get("halt")
-        if halt is not None and halt["run_id"] == self.run.id:
+        if halt is not None and halt["run_id"] == self.run.id and self._is_old_turn:
             return True
         # The agent that decided it is here again only if that was not committed, and then decides it anew.
         return self.run.halt is not None and self.run.halted_by != self.owner
+
+    @property
+    def _is_old_turn(self) -> bool:
+        """Whether the channel's value is of this turn already."""
+        old = self._value.get("turn")
+        return old is not None and old["key"] == self._turn["key"]
 
     def _take(self, view: View) -> Drain:
         """Makes the requests that are to be settled here this agent's own."""
@@ -200,13 +220,21 @@ class Visit:
         self._settled.update(self._handled(todo.quiet, "entry"))
         return todo
 
+    def _take_if_possible(self, view: View) -> Drain:
+        """Same as `_take`; only, without the steps to go on with, requests are left to the next run."""
+        return self._take(view) if self._can_go_on or self.drain(view).halts else Drain()
+
+    @property
+    def _can_go_on(self) -> bool:
+        """Whether the run has the step that the model needs after something was said to it."""
+        return self._has_steps(1)
+
     def _open_boundary(self) -> Boundary | None:
         boundary = self._boundary
         if boundary is None or boundary["phase"] != "open":
             return None
-        # One that was left open by an earlier turn is history: a person has spoken since.
-        old = self._value.get("turn")
-        return boundary if old is not None and old["key"] == self._turn["key"] else None
+        # One that was left open by an earlier turn is history.
+        return boundary if self._is_old_turn else None
 
     @property
     def _boundary(self) -> Boundary | None:
@@ -215,8 +243,7 @@ class Visit:
     def _tidy(self, view: View) -> Flow[View]:
         """Marks what has ended, and keeps the ledger small; returns the ledger with those marks."""
         known = self._value.get("handled", {})
-        old = self._value.get("turn")
-        begins = old is None or self.run.id not in old["runs"]
+        begins = self._turn is not self._value.get("turn")
         if any(entry.id in known and entry.id not in view.marks for entry in view.entries) or (
             begins and view.pending(known)
         ):
@@ -230,16 +257,12 @@ class Visit:
 
     def _enter(self, view: View) -> Flow[Update | None]:
         """Says what has to be said before the model is called; None if that is nothing."""
-        came_back = self._boundary is not None and self._boundary["phase"] == "going"
+        boundary = self._boundary
+        came_back = boundary is not None and boundary["phase"] == "going" and self._is_old_turn
         hooks: list[BoundaryHook] = []
         if self._outcome_here == "tool_boundary" and not came_back:
             hooks = self.options.hooks_at("tools")
-        if not self._has_steps(1):  # the model itself needs one more
-            halts = self.drain(view).halts
-            if not halts:
-                return None
-            hooks = []
-        todo = self._take(view)
+        todo = self._take_if_possible(view)
         saying = yield from self._ask(todo, "tools", hooks, None)
         if not saying.messages and saying.halt_reason is None:
             return None
@@ -250,8 +273,8 @@ class Visit:
         return outcome_at_entry(self._messages)
 
     def _run_boundary(self, boundary: Boundary, view: View) -> Flow[Update]:
-        todo = self._take(view)
         kind = boundary["kind"]
+        todo = self._take(view) if kind == "seal" else self._take_if_possible(view)
         if kind == "seal":
             yield self._noted(boundary, view)
         moment: Moment = "seal" if kind == "seal" else "end"
@@ -262,12 +285,20 @@ class Visit:
                 update = self._update([])
                 self._set_phase(update, "over", kind, None)
                 return update
-            if not todo.known:
+            if not todo.known and not self._is_answered(sealed):
                 update = self._update([], empty=[str(boundary["message_id"])])
                 yield self._noted(boundary, view, is_empty=True)
                 self._tell("boundary", began=self._began, outcome="empty", messages=0)
                 return (yield from self._halt(update, INCOMPLETE, [], kind))
         return (yield from self._say(todo, saying, kind, "sealed" if kind == "seal" else "turn_end"))
+
+    def _is_answered(self, sealed: BaseMessage | None) -> bool:
+        """Tells whether somebody else has spoken after the answer: then there is something to go on with."""
+        after = reversed(self._messages) if sealed is not None else ()
+        return any(
+            isinstance(each, HumanMessage)
+            for each in itertools.takewhile(lambda each: each is not sealed, after)
+        )
 
     def _noted(self, boundary: Boundary, view: View, *, is_empty: bool = False) -> WriteSeal:
         note = seal_note(self.run.id, str(boundary["message_id"]), time.time(), is_empty=is_empty)
@@ -283,6 +314,9 @@ class Visit:
             return saying
         for hook in hooks:
             wish: Wish = yield AskHook(hook, self._given(moment, sealed=sealed, todo=todo))
+            if wish.messages and wish.halt_reason is None and not self._can_go_on:
+                self._lacks_steps(f"what boundary hook {hook.name} says is passed over")
+                continue
             for message in wish.messages:
                 is_new = message.id is not None and message.id not in self._message_ids
                 saying.messages.append(
@@ -292,6 +326,13 @@ class Visit:
                 saying.halt_reason = wish.halt_reason
                 break
         return saying
+
+    def _lacks_steps(self, consequence: str) -> None:
+        if self.run.is_first(consequence):
+            left = self._place.steps_left
+            logger.warning(
+                "%s: the run has %s steps left; give it a higher recursion_limit", consequence, left
+            )
 
     def _given(
         self,
@@ -359,7 +400,7 @@ class Visit:
 
     def _call_model(self, view: View) -> Flow[Update]:
         poll = self.options.should_preempt
-        if poll is not None and self.options.hooks_at("seal"):
+        if poll is not None and self.run.is_armed(poll) and self.options.hooks_at("seal"):
             call: NodeCall = PolledCall(self, poll)
         else:
             call = NodeCall(self)
@@ -431,12 +472,15 @@ class Visit:
     def _end(self, answer: AIMessage) -> Flow[Update]:
         view: View = yield ReadLedger()
         todo = self._take(view)
-        if (todo.steers or self.options.hooks_at("end")) and self._has_steps(2):
+        hooks = self.options.hooks_at("end")
+        if (todo.steers and self._has_steps(2)) or (hooks and self._has_steps(0)):
             update = self._update([answer])
             self._set_phase(update, "open", "end", answer.id)
             return self._again(update)
         if todo.halts:
             return (yield from self._halt_with(answer, Drain(halts=todo.halts), "turn_end"))
+        if hooks:
+            self._lacks_steps("boundary hooks at the turn's end are not asked")
         update = self._update([answer])
         self._close(update)
         return update
