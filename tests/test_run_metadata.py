@@ -122,6 +122,9 @@ async def test_pages_and_columns_are_as_asked_for(client: LangGraphClient) -> No
     without: Any = await client.runs.list(thread_id, select=["run_id", "status"], limit=1)
     assert without == [{"run_id": runs[2], "status": "success"}]
     assert await client.runs.list(thread_id, status="pending") == []
+    single: Any = await client.http.get(f"/threads/{thread_id}/runs/{runs[0]}", params={"select": "metadata"})
+    assert single == dict(await client.runs.get(thread_id, runs[0]))
+    assert single["run_id"] == runs[0]
 
 
 def state(**values: Any) -> Any:

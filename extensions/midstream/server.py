@@ -201,7 +201,9 @@ class _Runs(_Call):
     """`GET /threads/{thread_id}/runs` and `…/runs/{run_id}`: the server's own answer, and what we know."""
 
     async def run(self) -> None:
-        columns = [value for name, value in parse_qsl(self._query) if name == "select"]
+        # Of a single run the server gives all columns, whatever is asked for.
+        is_list = self._scope["path"].endswith("/runs")
+        columns = [value for name, value in parse_qsl(self._query) if name == "select" and is_list]
         if columns and "metadata" not in columns:
             return await self._app(self._scope, self._receive, self._send)
 
