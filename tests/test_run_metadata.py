@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient
 
@@ -332,6 +333,26 @@ def test_notes_of_runs_outlive_any_number_of_roots() -> None:
         }
         for n in range(150)
     }
+
+
+def test_pruning_a_thread_to_its_latest_keeps_what_waits_and_the_newest_notes(postgres_tables: str) -> None:
+    with PostgresSaver.from_conn_string(postgres_tables) as saver:
+        thread_id = str(uuid.uuid4())
+        ledger = Ledger(saver, thread_id)
+        for n in range(80):
+            ledger.record_halt(HaltRecord(run_id=f"run {n}", reason="x", node="model", at=float(n)))
+            ledger.rotate(ledger.view())
+        waiting = ledger.append(steer("hello"))
+        assert len(metadata_of(ledger.runs())) == 80
+
+        saver.prune([thread_id], strategy="keep_latest")
+
+        assert [entry.id for entry in ledger.requests()] == [waiting]
+        kept = metadata_of(ledger.runs())
+        assert kept.keys() >= {f"run {n}" for n in range(80 - KEPT_RUNS, 80)}
+        assert kept.keys() < {f"run {n}" for n in range(80)}
+        ledger.append(steer("and another"))
+        assert len(ledger.requests()) == 2
 
 
 def test_a_note_that_is_taken_again_counts_once() -> None:
