@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -58,8 +59,23 @@ def note(text):
         file.write(text + "\\n")
 
 
+async def measure_lag(step=0.02):
+    # By how much the event loop is late with a callback that does nothing, over and over.
+    loop = asyncio.get_running_loop()
+    with (FOLDER / "lag").open("a", buffering=1) as file:
+        while True:
+            due = loop.time() + step
+            await asyncio.sleep(step)
+            file.write(f"{time.time()} {loop.time() - due}\\n")
+
+
+measuring = None
+
+
 class NotedChatModel(ScriptedChatModel):
     async def _astream(self, messages, stop=None, run_manager=None, **kwargs):
+        global measuring
+        measuring = measuring or asyncio.create_task(measure_lag())
         try:
             async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
                 yield chunk
@@ -124,6 +140,8 @@ class Halted:
 
     from_posting: float
     from_answer: float
+    lag: float
+    """By how much the worker's event loop was late meanwhile with callbacks that do nothing, in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,17 +191,30 @@ async def transactions(database: psycopg.AsyncConnection[Any]) -> int:
 
 
 async def halted(
-    client: LangGraphClient, holds: Holds, runs: Sequence[Started], order: random.Random
+    client: LangGraphClient, folder: Path, runs: Sequence[Started], order: random.Random
 ) -> list[Halted]:
-    async def one(run: Started) -> Halted:
+    holds = Holds(folder)
+
+    async def one(run: Started) -> tuple[float, float, float]:
         await asyncio.sleep(order.random() * HALTED_WITHIN_SECONDS)
         posted = time.time()
         await post(client, run.thread_id, "halt", reason="measured")
         answered = time.time()
-        at = await holds.ended(run.message_id)
-        return Halted(at - posted, at - answered)
+        return posted, answered, await holds.ended(run.message_id)
 
-    return list(await asyncio.gather(*(one(run) for run in runs)))
+    moments = await asyncio.gather(*(one(run) for run in runs))
+    lags = [
+        (float(at), float(late))
+        for at, late in map(str.split, (folder / "lag").read_text().splitlines()[:-1])
+    ]
+    return [
+        Halted(
+            end - posted,
+            end - answered,
+            sum(max(0.0, min(at, end) - max(at - late, posted)) for at, late in lags),
+        )
+        for posted, answered, end in moments
+    ]
 
 
 async def measured(shape: Shape, uri: str, order: random.Random) -> Found:
@@ -202,13 +233,18 @@ async def measured(shape: Shape, uri: str, order: random.Random) -> Found:
             seen: list[Halted] = []
             if shape.graph == WITH:
                 some = order.sample(runs, min(HALTED, len(runs)))
-                seen = await halted(client, Holds(stack.folder), some, order)
+                seen = await halted(client, stack.folder, some, order)
     taken = after[2] - before[2]
     found = Found(
         shape, (after[0] - before[0]) / taken, (after[1] - before[1]) / taken, os.getloadavg()[0], seen
     )
     print(row(found), flush=True)
     return found
+
+
+def on_time(seen: Sequence[Halted]) -> list[float]:
+    """Returns the latencies without what the worker's event loop was late by."""
+    return [each.from_posting - each.lag for each in seen]
 
 
 def row(found: Found) -> list[str]:
@@ -220,6 +256,8 @@ def row(found: Found) -> list[str]:
         f"{found.queries_per_second:.0f}",
         f"{found.worker_cpu * 100:.0f} %",
         *(f"{quantile(moments, share):.0f}" if moments else "" for share in (0.5, 0.9, 0.99)),
+        f"{quantile([each.lag * 1e3 for each in found.halted], 0.99):.0f}" if moments else "",
+        f"{quantile(on_time(found.halted), 0.99) * 1e3:.0f}" if moments else "",
         f"{found.load:.1f}",
     ]
 
@@ -228,7 +266,8 @@ async def main(options: argparse.Namespace) -> None:
     order = random.Random(options.seed)
     with postgres() as uri:
         seen = [await measured(shape, uri, order) for _ in range(options.rounds) for shape in SHAPES]
-    columns = ["streams", "poll_interval", "queries/s", "worker's cpu", "p50 ms", "p90", "p99", "load"]
+    columns = ["streams", "poll_interval", "queries/s", "worker's cpu", "p50 ms", "p90", "p99"]
+    columns += ["lag p99", "p99 less lag", "load"]
     table = Table(
         "Quiet streams on one worker; from a host's post to the end of the stream, across processes",
         columns,

@@ -19,6 +19,7 @@ from langgraph.prebuilt import tools_condition
 from langgraph.types import Command, interrupt
 
 from fakes import Answer, Call, CountingHandler, FakeChatModel, calls
+from support.examples import examples
 from midstream import (
     BoundaryHook,
     BoundaryInput,
@@ -322,7 +323,7 @@ class Random(Agent):
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["no restarts", "restarts at once"])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(answers=st.lists(_answers, min_size=1, max_size=5), wishes=st.lists(_wishes, max_size=5))
 def test_whatever_is_asked_meanwhile_each_request_ends_once_and_each_tool_runs_once(
     answers: list[Any], wishes: list[str], restart: bool

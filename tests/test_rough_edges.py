@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -300,3 +300,28 @@ async def test_tools_keep_what_was_bound_to_the_model_before() -> None:
     (call,) = model.calls
     assert [each["function"]["name"] for each in call.options["tools"]] == ["look_up"]
     assert call.options.get("temperature") == 0.5
+
+
+class Foreign(TypedDict):
+    """The state of a graph without midstream, which happens to have a channel of this name."""
+
+    preemption: Any
+
+
+@pytest.mark.parametrize("value", ["a text", ["handled"], 7], ids=repr)
+async def test_what_another_graph_left_under_the_name_does_not_disturb_the_thread(value: Any) -> None:
+    saver, config = InMemorySaver(), thread()
+    builder = StateGraph(Foreign)
+    builder.add_node("leave", lambda state: {"preemption": value})
+    builder.add_edge(START, "leave")
+    builder.add_edge("leave", END)
+    await builder.compile(checkpointer=saver).ainvoke({"preemption": None}, config)
+
+    ledger = ledger_of(saver, config)
+    await ledger.aappend(steer("Brief."))
+    assert await ledger.ahandled() == {}
+    assert [entry.kind for entry in await ledger.arequests()] == ["steer"]
+    state = await agent(FakeChatModel(answers=[["A cat."]]), saver=saver).ainvoke(ASKED, config)
+
+    assert said(state["messages"]) == [("human", "Tell me a story."), ("human", "Brief."), ("ai", "A cat.")]
+    assert await ledger.arequests() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
@@ -80,17 +81,19 @@ class Guard:
 
 
 class Hold:
-    """Keeps a small JSON answer back until it is whole; every other answer passes as it comes."""
+    """Keeps a small JSON answer back until it is whole, to change it; every other answer passes as it comes.
 
-    def __init__(self, send: Send) -> None:
-        self.is_whole = False
+    Args:
+        send: Takes the answer.
+        change: Returns another body for a whole one, or None to leave it.
+    """
+
+    def __init__(self, send: Send, change: Callable[[bytes], Awaitable[bytes | None]]) -> None:
         self._send = send
+        self._change = change
         self._start: Message | None = None
-        self._body = bytearray()
-
-    @property
-    def body(self) -> bytes:
-        return bytes(self._body)
+        self._pieces: list[bytes] = []
+        self._size = 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and _is_plain_json(message):
@@ -98,24 +101,21 @@ class Hold:
         elif self._start is None:
             await self._send(message)
         elif message["type"] == "http.response.body":
-            self._body += message.get("body", b"")
-            self.is_whole = not message.get("more_body", False)
-            if not self.is_whole and len(self._body) > MAX_HELD_BYTES:
+            self._pieces.append(message.get("body", b""))
+            self._size += len(self._pieces[-1])
+            if not message.get("more_body", False):
+                # Here, and not when the app returns, which has more to do before it does.
+                await self._finish()
+            elif self._size > MAX_HELD_BYTES:
                 await self._let_go(more_body=True)
         else:
             await self._let_go(more_body=True)
             await self._send(message)
 
-    async def _let_go(self, *, more_body: bool = False) -> None:
+    async def _finish(self) -> None:
         assert self._start is not None
-        start, self._start = self._start, None
-        await self._send(start)
-        await self._send({"type": "http.response.body", "body": self.body, "more_body": more_body})
-
-    async def finish(self, body: bytes | None) -> None:
-        """Sends what was held back, with another body if one is given."""
-        if self._start is None:
-            return
+        # The one piece that it usually is, is not copied.
+        body = await self._change(b"".join(self._pieces))
         if body is not None:
             headers = [
                 (name, value)
@@ -124,8 +124,16 @@ class Hold:
             ]
             headers.append((b"content-length", b"%d" % len(body)))
             self._start = {**self._start, "headers": headers}
-            self._body = bytearray(body)
+            self._pieces = [body]
         await self._let_go()
+
+    async def _let_go(self, *, more_body: bool = False) -> None:
+        assert self._start is not None
+        start, self._start = self._start, None
+        await self._send(start)
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
 
 
 def _is_plain_json(start: Message) -> bool:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
+
+_KWARGS = b'"kwargs":{'
+_AFTER_KWARGS = b'},"multitask_strategy":'
+"""What stands around a run's `kwargs`. Seen in langgraph-api 0.11.1 and 0.16.7; elsewhere all is read."""
 
 
 def with_metadata(
@@ -20,7 +25,7 @@ def with_metadata(
     """
     if not said and not without_ids:
         return None
-    content = orjson.loads(body)
+    content = _read(body)
     changed = without_ids
     for run in content if isinstance(content, list) else [content]:
         run_id = run.pop("run_id", None) if without_ids else run.get("run_id")
@@ -28,3 +33,34 @@ def with_metadata(
             run["metadata"] = {**(run["metadata"] or {}), **said[run_id]}
             changed = True
     return orjson.dumps(content) if changed else None
+
+
+def _read(body: bytes) -> Any:
+    """Reads an answer, and leaves each run's `kwargs`, which is most of it, as the bytes that it is.
+
+    Each is cut out, and a name is put in its place that nobody can have written beforehand. Where a cut goes
+    wrong, since something else in a run looks the same, the rest is not JSON, or a name is not where it
+    belongs: then all is read. The first one is read to see that the server has its fields in the order that
+    is known; they are in one order in all runs of a list.
+    """
+    names = uuid.uuid4().hex
+    left: dict[str, bytes] = {}
+    pieces: list[bytes] = []
+    at = 0
+    while (start := body.find(_KWARGS, at)) >= 0 and (end := body.find(_AFTER_KWARGS, start)) >= 0:
+        start, end = start + len(_KWARGS) - 1, end + 1
+        name = f"{names}.{len(left)}"
+        left[name] = body[start:end]
+        pieces += body[at:start], b'"%b"' % name.encode()
+        at = end
+    if not left:
+        return orjson.loads(body)
+
+    try:
+        orjson.loads(left[f"{names}.0"])
+        content = orjson.loads(b"".join([*pieces, body[at:]]))
+        for run in content if isinstance(content, list) else [content]:
+            run["kwargs"] = orjson.Fragment(left.pop(run["kwargs"]))
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return orjson.loads(body)
+    return orjson.loads(body) if left else content

@@ -108,9 +108,9 @@ def counts(note: RunNote | None) -> dict[str, int]:
 
 def metadata_of(page: Page) -> dict[str, dict[str, Any]]:
     """Returns what the metadata of each run says that was sealed or halted, by run id."""
-    said: dict[str, dict[str, Any]] = {
-        name: {"preemption": counts(page.runs.get(name))} for name in {*page.halts, *page.runs}
-    }
+    said: dict[str, dict[str, Any]] = {name: {"preemption": counts(note)} for name, note in page.runs.items()}
     for name, halt in page.halts.items():
+        if name not in said:
+            said[name] = {"preemption": counts(None)}
         said[name]["halt_reason"] = halt["reason"]
     return said

@@ -68,6 +68,10 @@ class Ledger:
     def __repr__(self) -> str:
         return f"<Ledger of thread {self._thread_id!r}>"
 
+    @property
+    def saver(self) -> BaseCheckpointSaver[Any]:
+        return self._saver
+
     def append(self, request: Request | Mapping[str, Any]) -> str:
         """Puts a request on the ledger, wakes a run that waits in this process, and returns the id.
 

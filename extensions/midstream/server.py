@@ -201,7 +201,9 @@ class _Runs(_Call):
     """`GET /threads/{thread_id}/runs` and `…/runs/{run_id}`: the server's own answer, and what we know."""
 
     async def run(self) -> None:
-        columns = [value for name, value in parse_qsl(self._query) if name == "select"]
+        # Of a single run the server gives all columns, whatever is asked for.
+        is_list = self._scope["path"].endswith("/runs")
+        columns = [value for name, value in parse_qsl(self._query) if name == "select" and is_list]
         if columns and "metadata" not in columns:
             return await self._app(self._scope, self._receive, self._send)
 
@@ -211,16 +213,15 @@ class _Runs(_Call):
         headers = [(name, value) for name, value in self._scope["headers"] if name != b"accept-encoding"]
         scope = {**self._scope, "headers": headers, "query_string": query.encode("latin-1")}
 
-        hold = Hold(self._send)
-        await self._app(scope, self._receive, hold.send)
-        if not hold.is_whole:
-            return None
-        try:
-            said = await self._said(hold.body)
-        except Exception:
-            logger.warning("the metadata of runs could not be added", exc_info=True)
-            said = {}
-        return await hold.finish(with_metadata(hold.body, said, without_ids=adds_ids))
+        async def changed(body: bytes) -> bytes | None:
+            try:
+                said = await self._said(body)
+            except Exception:
+                logger.warning("the metadata of runs could not be added", exc_info=True)
+                said = {}
+            return with_metadata(body, said, without_ids=adds_ids)
+
+        return await self._app(scope, self._receive, Hold(self._send, changed).send)
 
     @property
     def _query(self) -> str:

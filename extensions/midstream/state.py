@@ -139,9 +139,9 @@ def merge(left: PreemptionState | None, right: PreemptionState | None) -> Preemp
             '"http": {"app": "midstream.server:app"} into langgraph.json, so that the server takes it there '
             "from a state update; a host in the graph's own process appends it to midstream.Ledger"
         )
-    if not left or not right:
-        left = left or {}
-        right = right or {}
+    # A graph without midstream may have left something else under the name on this thread.
+    left = left if isinstance(left, Mapping) else {}
+    right = right or {}
 
     new, old = right.get("turn"), left.get("turn")
     if new is not None and new["key"] == left.get("past"):
@@ -221,9 +221,9 @@ def has_channel(state: Any) -> bool:
 
 
 def preemption_of(state: Any) -> PreemptionState:
-    """Returns the channel's value in a dict, a dataclass or a pydantic model; `{}` if none."""
+    """Returns the channel's value in a dict, a dataclass or a pydantic model; `{}` if it is another's."""
     value = state.get("preemption") if isinstance(state, dict) else getattr(state, "preemption", None)
-    return cast("PreemptionState", value or {})
+    return cast("PreemptionState", value) if isinstance(value, Mapping) else {}
 
 
 def halt_of(state: Any, run_id: str) -> Halt | None:

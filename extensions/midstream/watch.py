@@ -1,8 +1,8 @@
 """The look-out for new requests while answers stream: one for each run, whatever the number of its agents.
 
-It reads the ledger when it starts, at once when a request was written in this process, and at its `Pace` for
-those that another process wrote. What it sees it tells to all calls that are being streamed. A ledger that
-cannot be read does not disturb an answer: it is tried again at the next look.
+It reads the ledger when it starts, and at once when a request was written in this process; for those that
+another process wrote it looks at its `Pace`. What it sees it tells to all calls that are being streamed. A
+ledger that cannot be read does not disturb an answer: it is tried again at the next look.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from midstream import wakeup
 from midstream._ledger_flow import View
+from midstream.glance import Stamp, glances_of
 from midstream.ledger import Ledger
 from midstream.pace import Pace
 from midstream.run import Run
@@ -61,7 +63,10 @@ class AsyncWatch(_Calls):
     def __init__(self, ledger: Ledger, thread_id: str, pace: Pace) -> None:
         super().__init__(ledger, thread_id, pace)
         self._turnstile = turnstile()
-        self._turn: asyncio.Future[bool] | None = None
+        self._glances = glances_of(ledger)
+        self._turn: asyncio.Future[Any] | None = None
+        self._view: View | None = None
+        self._stamp: Stamp | None = None
         self._look_now = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -92,20 +97,43 @@ class AsyncWatch(_Calls):
             self._turn.set_result(False)
 
     async def _look(self) -> View | None:
-        """Reads the ledger: at once if there is a reason, else when it is this watch's turn."""
+        """Returns what is on the ledger; reads it at once if there is a reason, or if it has come further."""
         if self._look_now.is_set():
-            self._look_now.clear()
-            return await self._ledger.aview()
+            return await self._read()
+        if self._glances is None or not self._glances.is_possible or self._view is None:
+            return await self._look_in_turn()
 
+        self._turn = self._glances.ask(self._thread_id)
+        try:
+            stamp = await self._turn
+        except Exception:
+            view = await self._look_in_turn()
+            self._glances.give_up()
+            return view
+        if not self._calls:
+            return None
+        if self._look_now.is_set():
+            return await self._read()
+        if stamp != self._stamp:
+            # What is written after the stamp was read has another one, and is read next time.
+            self._stamp = stamp
+            return await self._read()
+        return self._view
+
+    async def _look_in_turn(self) -> View | None:
         turn = self._turn = self._turnstile.take()
         try:
             await turn
-            self._look_now.clear()
-            return await self._ledger.aview() if self._calls else None
+            return await self._read() if self._calls else None
         finally:
             # A wait that was cancelled has left the line, unless its turn had come just before.
             if not turn.cancelled() and turn.result():
                 self._turnstile.give_back()
+
+    async def _read(self) -> View:
+        self._look_now.clear()
+        self._view = await self._ledger.aview()
+        return self._view
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
