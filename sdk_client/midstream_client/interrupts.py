@@ -80,6 +80,9 @@ class Resumed:
     open: tuple[PendingInterrupt, ...]
     """What the thread waits in now; among it, with `errors`, what a graph has asked again."""
 
+    is_cancelled: bool = False
+    """Whether the run is `interrupted` because somebody cancelled it, or took it back."""
+
 
 def interrupts_of(state: Mapping[str, Any]) -> list[PendingInterrupt]:
     """Reads a thread's state; in the order of the thread's tasks."""
