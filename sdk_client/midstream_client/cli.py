@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def chat(parsed: argparse.Namespace) -> None:
     try:
         # Not above: every other command does without a terminal, and without these packages.
-        from midstream_client import chat as terminal
+        from midstream_client import screen
     except ImportError:
         raise MidstreamError(NEEDS_EXTRA) from None
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -67,7 +67,7 @@ def chat(parsed: argparse.Namespace) -> None:
 
     async def run() -> str:
         async with get_client(url=parsed.url, **_key(parsed)) as client:
-            return await terminal.run(client, parsed.assistant, parsed.thread)
+            return await screen.run(client, parsed.assistant, parsed.thread)
 
     print(asyncio.run(run()))
 

@@ -222,18 +222,23 @@ def _pinned(schema: Mapping[str, Any] | None) -> list[str | None]:
 
 def branches(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yields the object schemas that a schema offers, with references into `root` resolved."""
-    ref = schema.get("$ref")
-    if isinstance(ref, str) and ref.startswith("#/"):
-        target: Any = root
-        for part in ref[2:].split("/"):
-            target = target.get(part, {}) if isinstance(target, Mapping) else {}
-        yield from branches(target, root)
-        return
+    schema = resolved(schema, root)
     options = [*(schema.get("oneOf") or ()), *(schema.get("anyOf") or ())]
     if not options:
         yield schema
     for option in options:
         yield from branches(option, root)
+
+
+def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a schema itself, or the one in `root` that it refers to."""
+    ref = schema.get("$ref")
+    if not isinstance(ref, str) or not ref.startswith("#/"):
+        return schema
+    target: Any = root
+    for part in ref[2:].split("/"):
+        target = target.get(part, {}) if isinstance(target, Mapping) else {}
+    return target if isinstance(target, Mapping) else {}
 
 
 def _const(schema: Mapping[str, Any], name: str) -> str | None:
