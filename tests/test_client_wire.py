@@ -229,7 +229,7 @@ async def test_the_servers_own_errors_pass(
 async def test_a_thread_id_is_one_segment_of_the_path(host: Host, server: FakeServer) -> None:
     with pytest.raises(httpx.HTTPStatusError):
         await host.midstream.pending_requests("../assistants")
-    assert server.received[-1][1] == "/threads/..%2Fassistants/preemption"
+    assert server.received[0][1] == "/threads/..%2Fassistants/preemption"
 
 
 async def test_an_old_outcome_is_found_in_the_threads_state(host: Host, server: FakeServer) -> None:

@@ -27,6 +27,8 @@ def interrupts(thread_id: str) -> Flow[list[PendingInterrupt]]:
 
 def placed(thread_id: str, answers: Mapping[str, Answer]) -> Flow[dict[str, Any]]:
     """Returns the answers as the graph takes them, checked against the thread."""
+    if not isinstance(answers, Mapping):
+        raise TypeError(f"answers must be a dict {{interrupt_id: answer}}, not {answers!r}")
     if not answers:
         raise ValueError("answers must name at least one interrupt: {interrupt_id: answer}")
     return place(str(thread_id), answers, (yield from interrupts(thread_id)))

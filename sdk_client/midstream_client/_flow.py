@@ -7,6 +7,7 @@ such a generator too, with some steps more.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
@@ -98,6 +99,15 @@ Step: TypeAlias = Call | Pause | Clock
 Flow: TypeAlias = Generator[Step, Any, T]
 StreamStep: TypeAlias = Open | Command | Subscribe | Next | Emit | Step
 StreamFlow: TypeAlias = Generator[StreamStep, Any, T]
+
+
+def check_client(client: Any, owner: object, *, is_awaited: bool) -> None:
+    """Raises unless the SDK's client is of the kind that its owner performs the steps with."""
+    get = getattr(getattr(client, "http", None), "get", None)
+    if get is None or inspect.iscoroutinefunction(get) is not is_awaited:
+        maker = "get_client" if is_awaited else "get_sync_client"
+        name = type(owner).__name__
+        raise TypeError(f"{name} takes what `langgraph_sdk.{maker}()` returns, not {client!r}")
 
 
 def again(call: Call) -> Flow[Any]:

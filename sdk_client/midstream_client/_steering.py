@@ -58,6 +58,10 @@ KEY = "midstream_send_id"
 """Under which a run's metadata names the `send` that started it."""
 
 
+NO_SUCH_ROUTE = ({"detail": "Not Found"}, "Not Found")
+"""What a server says of a route that it does not have; of a thread it says more."""
+
+
 @dataclass(slots=True)
 class Server:
     """What a client has learned of its server."""
@@ -83,8 +87,7 @@ def steer(
     node: str | None = None,
     request_id: str | None = None,
 ) -> Flow[Receipt]:
-    said = messages if isinstance(messages, str) else [_plain(message) for message in messages]
-    fields = {"messages": said, "run_id": run_id, "node": node}
+    fields = {"messages": _plain(messages), "run_id": run_id, "node": node}
     return _post(server, thread_id, SteerRequest.model_validate(_with_id(fields, request_id)))
 
 
@@ -110,10 +113,11 @@ def report(thread_id: str) -> Flow[Report]:
     try:
         answer = yield from again(call)
     except httpx.HTTPStatusError as error:
-        # The server's word for a route that it does not have; of a thread it says more.
-        if status_of(error) == 404 and getattr(error, "body", None) in ({"detail": "Not Found"}, "Not Found"):
-            raise NotInstalledError(str(thread_id)) from error
-        raise
+        if status_of(error) != 404 or getattr(error, "body", None) not in NO_SUCH_ROUTE:
+            raise
+        # A thread's id that is none makes such a route, too.
+        yield from again(Call("threads", "get", (thread_id,)))
+        raise NotInstalledError(str(thread_id)) from error
     return report_of(answer)
 
 
@@ -122,6 +126,8 @@ def pending_requests(thread_id: str) -> Flow[list[PendingRequest]]:
 
 
 def outcome(receipt: Receipt, *, timeout: float | None) -> Flow[RequestOutcome]:
+    if not isinstance(receipt, Receipt):
+        raise TypeError(f"receipt must be what `steer` or `halt` returned, not {receipt!r}")
     watch = Watch(receipt.thread_id, timeout, (yield from _deadline(timeout)))
     ended, _ = yield from _settled(watch, receipt.id)
     return ended
@@ -152,6 +158,8 @@ def send(
     run: Mapping[str, Any],
     timeout: float | None,
 ) -> Flow[Sent]:
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a string, not {text!r}; `steer` takes messages")
     name = SteerRequest.model_validate(_with_id({"messages": text}, send_id)).id
     attempt, is_there = 0, False
     watch = Watch(thread_id, timeout, (yield from _deadline(timeout)))
@@ -370,5 +378,8 @@ def _with_id(fields: dict[str, Any], request_id: str | None) -> dict[str, Any]:
     return fields if request_id is None else {**fields, "id": request_id}
 
 
-def _plain(message: UserMessage | Mapping[str, Any]) -> dict[str, Any]:
-    return message.model_dump() if isinstance(message, UserMessage) else dict(message)
+def _plain(messages: Messages) -> Any:
+    """Returns the messages as the wire has them; it judges what is none."""
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
+        return messages
+    return [each.model_dump() if isinstance(each, UserMessage) else each for each in messages]

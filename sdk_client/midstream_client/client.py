@@ -25,6 +25,7 @@ from midstream_client._flow import (
     Step,
     StreamFlow,
     Subscribe,
+    check_client,
     credentials,
     run_options,
 )
@@ -49,6 +50,7 @@ class Midstream:
     """
 
     def __init__(self, client: LangGraphClient) -> None:
+        check_client(client, self, is_awaited=True)
         self._client = client
         self._server = _steering.Server()
 

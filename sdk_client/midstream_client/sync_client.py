@@ -24,6 +24,7 @@ from midstream_client._flow import (
     Step,
     StreamFlow,
     Subscribe,
+    check_client,
     credentials,
     run_options,
 )
@@ -48,6 +49,7 @@ class SyncMidstream:
     """
 
     def __init__(self, client: SyncLangGraphClient) -> None:
+        check_client(client, self, is_awaited=False)
         self._client = client
         self._server = _steering.Server()
 
