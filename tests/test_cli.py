@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -34,11 +35,16 @@ class Command:
         assert main([*arguments, "--url", self.url]) == 0
         return self._capsys.readouterr().out
 
-    def error(self, *arguments: str) -> str:
-        assert main([*arguments, "--url", self.url]) == 1
+    def error(self, *arguments: str, code: int = 1) -> str:
+        """Returns the one line that a person is told, which a script is told as JSON."""
+        assert main([*arguments, "--url", self.url]) == code
         printed = self._capsys.readouterr()
         assert printed.out == ""
-        return printed.err
+        assert main([*arguments, "--url", self.url, "--json"]) == code
+        said = json.loads(self._capsys.readouterr().err)
+        assert printed.err == f"midstream: {said['message']}\n"
+        assert said["error"].isidentifier()
+        return str(said["message"])
 
 
 @pytest.fixture
@@ -82,8 +88,9 @@ def test_a_script_answers_what_a_thread_waits_for(
 
     resume = ["resume", new_thread, "--assistant", "brief"]
     assert "'maybe'" in midstream.error(*resume, f'{email["id"]}=["maybe"]')
-    assert "is not JSON" in midstream.error(*resume, f"{email['id']}=maybe")
-    assert "INTERRUPT=JSON" in midstream.error(*resume, "maybe")
+    assert "is not JSON" in midstream.error(*resume, f"{email['id']}=maybe", code=2)
+    assert "INTERRUPT=JSON" in midstream.error(*resume, "maybe", code=2)
+    assert "`midstream interrupts THREAD`" in midstream.error(*resume, "nobody=1")
     resumed = midstream.json(
         *resume, f'{email["id"]}={{"call_1": {{"type": "approve"}}}}', f'{question["id"]}={{"choice": "red"}}'
     )
@@ -98,14 +105,68 @@ def test_a_person_reads_what_becomes_of_a_request(midstream: Command, new_thread
     assert "started" in midstream.text("send", new_thread, "Hello", "--assistant", "brief")
 
 
-def test_what_cannot_be_done_is_one_line_and_an_exit_code(midstream: Command, new_thread: str) -> None:
-    assert "404" in midstream.error("steer", str(uuid.uuid4()), "x")
-    assert "knows no request" in midstream.error("withdraw", new_thread, str(uuid.uuid4()))
-    assert "white space" in midstream.error("steer", new_thread, " ")
-    assert "needs a terminal" in midstream.error("chat", "--assistant", "brief")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("steer NOWHERE x", "404: Thread with ID .* not found. `midstream threads` lists the threads"),
+        (
+            "interrupts nowhere",
+            "422: Invalid thread ID: must be a UUID. `midstream threads` lists the threads",
+        ),
+        ("withdraw THREAD NOWHERE", "knows no request .*: check the thread"),
+        ("withdraw THREAD nope", "the request's id must be a UUID: `midstream requests THREAD` lists those"),
+        ("steer THREAD x --run nope", "--run must be a UUID$"),
+        ("steer THREAD x --node=", "--node string should have at least 1 character"),
+        ("halt THREAD BLANK", "the reason must not be empty or white space only"),
+        ("send THREAD BLANK --assistant brief", "the text must not be empty or white space only"),
+        ("send THREAD x --assistant nobody", "422: Invalid assistant: 'nobody'. Must be .*: agent, brief"),
+        ("chat --assistant brief", "needs a terminal; in scripts use"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_that_says_what_to_do(
+    midstream: Command, new_thread: str, arguments: str, said: str
+) -> None:
+    words = {"THREAD": new_thread, "NOWHERE": str(uuid.uuid4()), "BLANK": " "}
+    assert re.search(said, midstream.error(*(words.get(word, word) for word in arguments.split())))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("steer t x --wait soon", "--wait: must be a number of seconds, such as 30, not 'soon'"),
+        ("steer t x --wait -1", "--wait: must be a number of seconds"),
+        ("steer t \udcff", "text: must be UTF-8"),
+        ("threads --limit 0", "--limit: must be from 1 to 1000, not '0'"),
+        ("resume t --assistant a", "required: INTERRUPT=JSON. `midstream resume --help` says what it takes"),
+        ("shout t", "invalid choice: 'shout' .* `midstream --help` says what it takes"),
+    ],
+)
+def test_a_command_line_that_is_none_is_told_from_what_cannot_be_done(
+    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert re.search(said, Command("http://server.test", capsys).error(*arguments.split(), code=2))
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (httpx.ConnectError("refused"), "no answer from {url}: refused. Start the server there, or"),
+        (httpx.Response(200, text="<html>"), "{url} does not answer in JSON: give the address"),
+        (httpx.Response(403, json={"detail": "no"}), "403: no. Give a key that may do this with --api-key"),
+        (httpx.Response(404, text="Not Found"), "404: .*{url} knows no such thing"),
+        (httpx.Response(409, json={"detail": "busy"}), "409: busy. `midstream steer THREAD TEXT` reaches"),
+        (httpx.Response(500, json={"detail": "no"}), "500: no. The server's own log says why"),
+    ],
+)
+def test_what_a_server_says_is_one_line_too(
+    answer: Any, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "http://server.test"
     with respx.mock() as router:
-        router.route().mock(side_effect=httpx.ConnectError("refused"))
-        assert f"no answer from {midstream.url}: refused" in midstream.error("threads")
+        router.route().mock(side_effect=[answer, answer])
+        assert re.search(said.format(url=url), Command(url, capsys).error("threads"))
+    for address in ("server.test:80", "http://[::1", ""):
+        assert "is no address of a server" in Command(address, capsys).error("threads")
 
 
 def test_a_server_without_midstream_is_told_apart(

@@ -119,6 +119,36 @@ def test_a_wrong_decision_names_its_field_and_the_reason(answer: Any, field: str
     assert reason in why
 
 
+ONE = {"type": "tool_approval", "tool_call_id": "c1", "name": "send", "args": {"to": "ann"}}
+
+
+def test_a_call_that_is_asked_about_by_itself_is_answered_by_its_id_too() -> None:
+    for answer in (reject("no"), {"c1": reject("no")}):
+        assert place(THREAD, {"i": answer}, waiting(ONE)) == {"i": {"type": "reject", "message": "no"}}
+    edited = {"type": "edit", "edited_action": {"name": "send", "args": {"to": "eve"}}}
+    assert place(THREAD, {"i": {"c1": edit({"to": "eve"})}}, waiting(ONE)) == {"i": edited}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        pytest.param(
+            {"c9": approve()}, "must be one decision on this call, such as approve(), not", id="other"
+        ),
+        pytest.param({"c1": approve(), "c2": approve()}, "not a dict of 'c1', 'c2': c1 (send)", id="several"),
+        pytest.param({}, "not a dict of nothing", id="empty"),
+        pytest.param([approve()], "must be a decision such as approve(), not [", id="list"),
+        pytest.param("yes", "must be a decision such as approve(), not 'yes'", id="text"),
+        pytest.param({"c1": "yes"}, "must be a decision such as approve(), not 'yes'", id="text by id"),
+    ],
+)
+def test_what_is_no_decision_on_the_one_call_says_what_is(answer: Any, reason: str) -> None:
+    ((field, why),) = problems(answer, waiting(ONE))
+
+    assert field == ""
+    assert reason in why
+
+
 def test_calls_that_cannot_be_told_apart_are_answered_by_position() -> None:
     pending = waiting(EMAILS, messages=[])
 

@@ -14,9 +14,11 @@ from pydantic import ValidationError
 
 from midstream_client import (
     InvalidAnswerError,
+    Midstream,
     RequestOutcome,
     RequestRefusedError,
     Stats,
+    SyncMidstream,
     ThreadPausedError,
     UnknownInterruptError,
     UserMessage,
@@ -237,6 +239,33 @@ async def test_what_is_not_of_the_wires_shape_is_not_sent(host: Host) -> None:
     assert await host.runs.list(thread_id) == []
 
 
+async def test_what_is_of_a_wrong_type_says_what_is_right_and_is_not_sent(host: Host) -> None:
+    thread_id = await host.thread()
+    wrong: Any
+    for wrong in (None, 3, {"role": "user", "content": "x"}, ["x"], [("user", "x")]):
+        with pytest.raises(ValidationError, match="messages"):
+            await host.midstream.steer(thread_id, wrong)
+    for wrong in (None, 3, [{"role": "user", "content": "x"}]):
+        with pytest.raises(TypeError, match=r"text must be a string, not .*; `steer` takes messages"):
+            await host.midstream.send(thread_id, "brief", wrong)
+    for wrong in (None, "an id", ["an id"]):
+        with pytest.raises(TypeError, match=r"answers must be a dict \{interrupt_id: answer\}, not"):
+            await host.midstream.resume(thread_id, "brief", wrong)
+    with pytest.raises(TypeError, match="receipt must be what `steer` or `halt` returned, not 'an id'"):
+        await host.midstream.outcome("an id")
+    assert await host.midstream.pending_requests(thread_id) == []
+    assert await host.runs.list(thread_id) == []
+
+
+async def test_the_other_kind_of_client_is_refused_at_once(host: Host) -> None:
+    for make, name in ((Midstream, "get_client"), (SyncMidstream, "get_sync_client")):
+        if not isinstance(host.midstream._inner, make):
+            with pytest.raises(TypeError, match=rf"takes what `langgraph_sdk.{name}\(\)` returns, not <"):
+                make(host.client)
+        with pytest.raises(TypeError, match="not 'http://localhost:2024'"):
+            make("http://localhost:2024")  # type: ignore[arg-type]  # what somebody may try
+
+
 async def test_refusals_say_the_servers_reason(host: Host) -> None:
     thread_id = await host.thread()
     with pytest.raises(RequestRefusedError) as unknown:
@@ -258,6 +287,7 @@ async def test_the_sdks_own_errors_pass_unchanged(host: Host) -> None:
         host.midstream.interrupts(nowhere),
         host.midstream.send(nowhere, "brief", "x"),
         host.midstream.stats(nowhere),
+        host.midstream.pending_requests("a/b"),
     ):
         with pytest.raises(NotFoundError) as missing:
             await call

@@ -16,10 +16,11 @@ from midstream_client import Midstream, NotSettledError
 from midstream_client._flow import Flow
 from midstream_client._steering import Server, send
 from midstream_client.requests import Sent
+from support.hosted import Host, said
 from support.racing_thread import THREAD, RacingThread
 
 SENDS = 500
-THREADS = 10
+THREADS = 20
 
 
 def sending(text: str, name: str | None, timeout: float | None = None) -> Flow[Sent]:
@@ -29,7 +30,7 @@ def sending(text: str, name: str | None, timeout: float | None = None) -> Flow[S
 @pytest.mark.parametrize("losses", [0.0, 0.2], ids=["calls-arrive", "calls-get-lost"])
 def test_every_text_is_in_the_thread_once_whatever_the_runs_do(losses: float) -> None:
     how: Counter[str] = Counter()
-    rescued = 0
+    rescued = cancels = 0
     for seed in range(SENDS):
         random = Random(seed)
         thread = RacingThread(random, losses)
@@ -47,13 +48,14 @@ def test_every_text_is_in_the_thread_once_whatever_the_runs_do(losses: float) ->
 
         how[sent.how] += 1
         rescued += thread.rescued
+        cancels += thread.cancels
         assert [text for _, text in thread.messages] == ["hello"], (seed, sent)
         if sent.how in ("steered", "started"):
             assert sent.message_ids == (thread.messages[0][0],), seed
 
     # Each way was taken, also the narrowest: applied by a run that had read the ledger before the withdraw.
     assert min(how["steered"], how["started"], how["waiting"]) > 0, how
-    assert rescued > 0
+    assert min(rescued, cancels) > 0
 
 
 def test_many_texts_to_one_racing_thread_are_each_there_once() -> None:
@@ -77,6 +79,32 @@ def test_a_steer_that_finds_no_safe_point_in_time_stays_and_says_so() -> None:
 
     assert thread.now <= 3.0
     assert list(thread.entries) == [late.value.request_id]
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_text_sent_after_a_cancel_starts_a_run(hosted_url: str, kind: str) -> None:
+    """Such a thread is `interrupted`, with its model still to come, and there is nothing to answer."""
+    host = Host(hosted_url, kind)
+    thread_id = await host.thread()
+    run = await host.runs.create(thread_id, "long", input=said("Hello"))
+    async with asyncio.timeout(10):
+        while not (await host.threads.get_state(thread_id))["next"]:
+            await asyncio.sleep(0.02)
+        await host.runs.cancel(thread_id, run["run_id"])
+        while (await host.threads.get(thread_id))["status"] != "interrupted":
+            await asyncio.sleep(0.02)
+
+    sent = await host.midstream.send(thread_id, "brief", "Be brief.")
+    await host.is_over(thread_id)
+
+    assert sent.how == "started"
+    assert await host.messages(thread_id) == [
+        ("human", "Hello"),
+        ("human", "Be brief."),
+        ("ai", "You said: Be brief.. word1 word2 word3"),
+    ]
+    assert await host.midstream.pending_requests(thread_id) == []
+    await host.close()
 
 
 async def test_500_texts_to_answers_that_end_at_random_moments(hosted_url: str) -> None:

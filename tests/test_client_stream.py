@@ -249,7 +249,8 @@ async def test_a_run_is_joined_from_its_first_event(host: Host) -> None:
         Token("one", "m1", "model"),
         Done(RUN, "success"),
     ]
-    assert (server.requests[0].url.path, server.requests[0].headers["last-event-id"]) == (STREAM, "-1")
+    (joined,) = [request for request in server.requests if request.url.path == STREAM]
+    assert joined.headers["last-event-id"] == "-1"
 
 
 async def test_a_new_run_is_asked_for_so_that_it_can_be_joined_again(host: Host) -> None:

@@ -81,12 +81,53 @@ async def test_a_broken_connection_is_tried_again_with_the_same_id(host: Host, s
 
 async def test_after_the_last_try_the_error_is_the_connections_own(host: Host, server: FakeServer) -> None:
     thread_id = await started(host, server)
-    server.next_answers = [httpx.ConnectError("gone")] * 4
-    with pytest.raises(httpx.ConnectError, match="gone"):
+    server.next_answers = [httpx.ReadError("gone")] * 4
+    with pytest.raises(httpx.ReadError, match="gone"):
         await host.midstream.steer(thread_id, "x")
     server.next_answers = [httpx.Response(504)] * 4
     with pytest.raises(InternalServerError):
         await host.midstream.pending_requests(thread_id)
+
+
+@pytest.mark.parametrize("failure", [httpx.ConnectError("refused"), httpx.ReadTimeout("late")], ids=repr)
+async def test_what_the_sdk_or_the_host_has_set_a_limit_to_is_not_tried_again(
+    host: Host, server: FakeServer, failure: Exception
+) -> None:
+    """The SDK itself tries for 7.5 s to connect, and an answer may take as long as its client says."""
+    thread_id = await started(host, server)
+    for call in (
+        lambda: host.midstream.steer(thread_id, "x"),
+        lambda: host.midstream.interrupts(thread_id),
+        lambda: host.midstream.send(thread_id, "agent", "x"),
+        lambda: host.events(thread_id, "agent", input={"messages": []}),
+        lambda: host.events(thread_id, "agent", input={"messages": []}, protocol="threads"),
+        lambda: host.events(thread_id, "agent", run_id=NAME),
+    ):
+        server.received.clear()
+        server.next_answers = [failure]
+        with pytest.raises(type(failure)):
+            await call()
+        assert len(server.received) == 1
+
+
+async def test_a_run_that_takes_longer_than_one_answer_may_is_waited_for(
+    host: Host, server: FakeServer
+) -> None:
+    thread_id = await host.thread()
+    await host.events(thread_id, "agent", input=said(calls(("ask_user", {"question": "which?"}))))
+    (pending,) = await host.midstream.interrupts(thread_id)
+    server.next_answers = [
+        httpx.Response(200, json=server._state(server.threads[thread_id])),
+        httpx.Response(200, json={"run_id": "r1", "status": "pending"}),
+        httpx.ReadTimeout("late"),
+        httpx.Response(200, json={"run_id": "r1", "status": "running"}),
+        httpx.Response(503),
+        httpx.Response(404, json={"detail": "rolled back"}),
+    ]
+
+    resumed = await host.midstream.resume(thread_id, "agent", {pending.id: {"choice": "red"}})
+
+    assert (resumed.run_id, resumed.status, resumed.is_cancelled) == ("r1", "interrupted", True)
 
 
 async def test_a_run_is_not_started_again_after_its_answer_was_lost(host: Host, server: FakeServer) -> None:
@@ -188,7 +229,7 @@ async def test_the_servers_own_errors_pass(
 async def test_a_thread_id_is_one_segment_of_the_path(host: Host, server: FakeServer) -> None:
     with pytest.raises(httpx.HTTPStatusError):
         await host.midstream.pending_requests("../assistants")
-    assert server.received[-1][1] == "/threads/..%2Fassistants/preemption"
+    assert server.received[0][1] == "/threads/..%2Fassistants/preemption"
 
 
 async def test_an_old_outcome_is_found_in_the_threads_state(host: Host, server: FakeServer) -> None:

@@ -161,7 +161,7 @@ def test_a_wrong_answer_is_asked_for_again_and_the_right_ones_are_kept(hosted_ur
         )
         chat.wait_for("?")
         for _ in range(2):
-            chat.wait_for_any("[a] approve", "the answer, as JSON or text")
+            chat.wait_for_any("[a] approve", 'the answer: {"choice": text}')
             if "[a] approve" in chat.text():
                 chat.press("a")
                 chat.wait_for("you    approved")
@@ -169,8 +169,8 @@ def test_a_wrong_answer_is_asked_for_again_and_the_right_ones_are_kept(hosted_ur
                 chat.type('{"choice": 3}')
                 chat.wait_for('you    {"choice": 3}')
         chat.wait_for("not valid: choice: 3 is not of type 'string'")
-        chat.wait_for("the answer, as JSON or text")
-        chat.type('{"choice": "red"}')
+        chat.wait_for('answer with: {"choice": text}')
+        chat.type("red")
 
         chat.wait_for("the result of browse")
         chat.type("a page")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midstream_client._streaming import Emit
+from midstream_client._flow import Emit
 from midstream_client._thread_streaming import ThreadReader
 from midstream_client.events import Custom, Event, Retried, Sealed, Started, Token, ToolCall, ToolResult
 
@@ -44,7 +44,7 @@ def values(*messages: dict[str, Any]) -> dict[str, Any]:
 def read(*events: dict[str, Any], reader: ThreadReader | None = None) -> list[Event]:
     reader = reader or ThreadReader("t")
     found: list[Event] = []
-    steps = [*reader.join("mine"), *(step for each in events for step in reader.read(each))]
+    steps = [*reader.begin("mine"), *(step for each in events for step in reader.read(each))]
     for step in steps:
         assert isinstance(step, Emit)
         found.append(step.event)
@@ -159,4 +159,4 @@ def test_frames_that_are_no_events_and_a_failure() -> None:
         reader=reader,
     )
 
-    assert (reader.is_over, reader.failure) == (True, ("Error", "out of tokens"))
+    assert (reader.is_over, reader.failure) == (True, (None, "out of tokens"))

@@ -5,7 +5,7 @@ id that follows from the text's own, so that a repetition changes nothing, and i
 
 1. Nothing runs: start a run with the text. The server refuses that if a run has begun meanwhile.
 2. A run is there: steer it, and watch. The text is applied, or the thread pauses for a person, who is waited
-   for: done.
+   for: done. (A thread that is `interrupted` and asks nothing waits for nobody: its run was cancelled.)
 3. The run has ended without the steer: withdraw it. If the server says that it was applied, done. A run that
    was begun by somebody else may have read the ledger just before; so the withdraw counts only once nothing
    runs any more and the thread's own state still knows nothing of the steer. Then go to 1, with a new id for
@@ -24,6 +24,7 @@ import httpx
 
 from midstream_client._answering import interrupts
 from midstream_client._flow import Call, Clock, Flow, Pause, again, said_by, status_of
+from midstream_client._run_streaming import CAN_BE_JOINED
 from midstream_client.errors import NotInstalledError, NotSettledError, RequestRefusedError
 from midstream_client.protocol import (
     HaltRequest,
@@ -57,6 +58,10 @@ KEY = "midstream_send_id"
 """Under which a run's metadata names the `send` that started it."""
 
 
+NO_SUCH_ROUTE = ({"detail": "Not Found"}, "Not Found")
+"""What a server says of a route that it does not have; of a thread it says more."""
+
+
 @dataclass(slots=True)
 class Server:
     """What a client has learned of its server."""
@@ -82,8 +87,7 @@ def steer(
     node: str | None = None,
     request_id: str | None = None,
 ) -> Flow[Receipt]:
-    said = messages if isinstance(messages, str) else [_plain(message) for message in messages]
-    fields = {"messages": said, "run_id": run_id, "node": node}
+    fields = {"messages": _plain(messages), "run_id": run_id, "node": node}
     return _post(server, thread_id, SteerRequest.model_validate(_with_id(fields, request_id)))
 
 
@@ -109,10 +113,11 @@ def report(thread_id: str) -> Flow[Report]:
     try:
         answer = yield from again(call)
     except httpx.HTTPStatusError as error:
-        # The server's word for a route that it does not have; of a thread it says more.
-        if status_of(error) == 404 and getattr(error, "body", None) in ({"detail": "Not Found"}, "Not Found"):
-            raise NotInstalledError(str(thread_id)) from error
-        raise
+        if status_of(error) != 404 or getattr(error, "body", None) not in NO_SUCH_ROUTE:
+            raise
+        # A thread's id that is none makes such a route, too.
+        yield from again(Call("threads", "get", (thread_id,)))
+        raise NotInstalledError(str(thread_id)) from error
     return report_of(answer)
 
 
@@ -121,6 +126,8 @@ def pending_requests(thread_id: str) -> Flow[list[PendingRequest]]:
 
 
 def outcome(receipt: Receipt, *, timeout: float | None) -> Flow[RequestOutcome]:
+    if not isinstance(receipt, Receipt):
+        raise TypeError(f"receipt must be what `steer` or `halt` returned, not {receipt!r}")
     watch = Watch(receipt.thread_id, timeout, (yield from _deadline(timeout)))
     ended, _ = yield from _settled(watch, receipt.id)
     return ended
@@ -151,21 +158,23 @@ def send(
     run: Mapping[str, Any],
     timeout: float | None,
 ) -> Flow[Sent]:
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a string, not {text!r}; `steer` takes messages")
     name = SteerRequest.model_validate(_with_id({"messages": text}, send_id)).id
-    attempt = 0
+    attempt, is_there = 0, False
     watch = Watch(thread_id, timeout, (yield from _deadline(timeout)))
 
     seen = yield from report(thread_id)
     server.is_installed = True
     if send_id is not None:
         # It may be a repetition, by a host that did not see the first one's answer.
-        done, attempt = yield from _repeated(thread_id, name, seen)
+        done, attempt, is_there = yield from _repeated(watch, name, seen)
         if done is not None:
             return done
 
     status = yield from _true_status(thread_id, seen.thread_status)
     while True:
-        if status in ("idle", "error"):
+        if status == "idle" and not is_there:
             run_id = yield from _start(thread_id, assistant_id, name, text, run)
             if run_id is not None:
                 return Sent(name, "started", run_id, (message_id(name),))
@@ -182,15 +191,19 @@ def send(
             ended = yield from _take_back(server, watch, steered)
         if ended.is_applied:
             return Sent(name, "steered", ended.run_id, ended.message_ids, steered)
-        attempt += 1
+        attempt, is_there = attempt + 1, False
         status = "idle"
 
 
 def _true_status(thread_id: str, status: ThreadStatus) -> Flow[ThreadStatus]:
-    """Returns a thread's status, `interrupted` also where a failed run has hidden that it waits."""
-    if status == "error" and (yield from interrupts(thread_id)):
-        return "interrupted"
-    return status
+    """Returns a thread's status, `interrupted` if and only if it waits for a person's answer.
+
+    The server says `interrupted` also of a thread whose run was cancelled, and `error` of one that waits
+    although its last run has failed.
+    """
+    if status not in ("interrupted", "error"):
+        return status
+    return "interrupted" if (yield from interrupts(thread_id)) else "idle"
 
 
 def steer_id(send_id: str, attempt: int) -> str:
@@ -271,7 +284,11 @@ def _take_back(server: Server, watch: Watch, request_id: str) -> Flow[RequestOut
             raise
         ended, _ = yield from _settled(watch, request_id)
         return ended
+    return (yield from _taken_back(watch, request_id))
 
+
+def _taken_back(watch: Watch, request_id: str) -> Flow[RequestOutcome]:
+    """Waits until a withdrawn steer is in no run's hands any more; returns how it has ended after all."""
     pause = POLL_SECONDS
     while True:
         seen = yield from report(watch.thread_id)
@@ -286,9 +303,7 @@ def _start(
 ) -> Flow[str | None]:
     """Starts a run with the text; returns its id, or None if another run is there."""
     options = {
-        "stream_mode": ["messages-tuple", "custom", "updates"],
-        "stream_subgraphs": True,
-        "stream_resumable": True,
+        **CAN_BE_JOINED,
         **run,
         "input": {"messages": [{"role": "user", "content": text, "id": message_id(name)}]},
         "metadata": {**(run.get("metadata") or {}), KEY: name},
@@ -296,6 +311,8 @@ def _start(
     }
     try:
         started = yield Call("runs", "create", (thread_id, assistant_id), options)
+    except httpx.ConnectError:
+        raise
     except httpx.TransportError:
         # The run may have been started all the same.
         found = yield from _started(thread_id, name)
@@ -319,21 +336,24 @@ def _started(thread_id: str, name: str) -> Flow[str | None]:
     )
 
 
-def _repeated(thread_id: str, name: str, seen: Report) -> Flow[tuple[Sent | None, int]]:
-    """Returns what an earlier `send` of this id has done, and which steer is the next one to try."""
-    run_id = yield from _started(thread_id, name)
+def _repeated(watch: Watch, name: str, seen: Report) -> Flow[tuple[Sent | None, int, bool]]:
+    """Returns what an earlier `send` of this id has done; else which steer to try, and if that is there."""
+    run_id = yield from _started(watch.thread_id, name)
     if run_id is not None:
-        return Sent(name, "started", run_id, (message_id(name),)), 0
+        return Sent(name, "started", run_id, (message_id(name),)), 0, False
 
     attempt = 0
     while (known := seen.outcome_of(steer_id(name, attempt))) is not None:
+        if known.outcome == "withdrawn":
+            # The call may have broken off before it had seen what came of that.
+            known = yield from _taken_back(watch, known.id)
         if known.is_applied:
-            return Sent(name, "steered", known.run_id, known.message_ids, known.id), attempt
+            return Sent(name, "steered", known.run_id, known.message_ids, known.id), attempt, False
         if known.outcome == "pending":
             # Posting it again changes nothing, and it is watched to its end.
-            return None, attempt
+            return None, attempt, True
         attempt += 1
-    return None, attempt
+    return None, attempt, False
 
 
 def _deadline(timeout: float | None) -> Flow[float | None]:
@@ -358,5 +378,8 @@ def _with_id(fields: dict[str, Any], request_id: str | None) -> dict[str, Any]:
     return fields if request_id is None else {**fields, "id": request_id}
 
 
-def _plain(message: UserMessage | Mapping[str, Any]) -> dict[str, Any]:
-    return message.model_dump() if isinstance(message, UserMessage) else dict(message)
+def _plain(messages: Messages) -> Any:
+    """Returns the messages as the wire has them; it judges what is none."""
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
+        return messages
+    return [each.model_dump() if isinstance(each, UserMessage) else each for each in messages]

@@ -10,49 +10,47 @@ It is not a stream of one run. Seen with langgraph-api 0.16.7 and langgraph-sdk 
   is unfinished is the state that a new attempt begins from.
 * A text that does not stream comes with its block's end, tool results only with snapshots, and interrupts
   without their questions: those are read from the thread's state.
+* What a node writes to its `custom` stream comes as it is; what a transformer puts on a channel of its own
+  comes under that name, and midstream's events both ways. Who joins later is told the first alone.
+* Nobody is told that a run is rolled back, or has timed out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import json
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import httpx
 
-from midstream_client._answering import placed
-from midstream_client._flow import Call, Pause, again, status_of
-from midstream_client._streaming import (
+from midstream_client._answering import GOING, run_or_none
+from midstream_client._flow import (
+    DROPPED,
     END,
+    RETRY_SECONDS,
+    Call,
     Command,
     Emit,
+    Flow,
     Next,
-    RunReader,
+    Pause,
     StreamFlow,
-    StreamStep,
     Subscribe,
-    finish,
-    messages_in,
-    refuse_if_paused,
+    again,
+    status_of,
 )
-from midstream_client._streaming import stream as stream_run
-from midstream_client.answers import Answer
-from midstream_client.events import Retried, Token, ToolCall
-
-Protocol: TypeAlias = Literal["runs", "threads", "websocket"]
-"""How a stream comes: `runs`, by the run's own stream; `threads`, by the newer protocol of
-`client.threads.stream`; `websocket`, the same by a websocket."""
+from midstream_client._shown import Reader, is_preemption, messages_in
 
 CHANNELS = ("messages", "values", "lifecycle", "custom")
-LOST = ("unsupported", "unknown_command")
-"""What a server says that has the route but not what is behind it."""
 
-RETRIES = 5
-RETRY_SECONDS = 0.2
+REOPENED = 5
+"""How often a stream is opened again that says nothing new."""
 
 
 @dataclass(slots=True)
-class ThreadReader(RunReader):
+class ThreadReader(Reader):
     """Reads the events of one run out of its thread's."""
 
     is_active: bool = False
@@ -65,8 +63,10 @@ class ThreadReader(RunReader):
 
     blocks: dict[tuple[str, Any], str] = field(default_factory=dict)
     has_state: bool = False
+    told: dict[bool, Counter[str]] = field(default_factory=lambda: {False: Counter(), True: Counter()})
+    """How often each event of midstream's came: by its channel, and as it is."""
 
-    def read(self, part: Any) -> StreamFlow:
+    def read(self, part: Any) -> StreamFlow[None]:
         if not isinstance(part, Mapping) or "method" not in part:
             return
         name = str(part.get("event_id") or "")
@@ -78,33 +78,36 @@ class ThreadReader(RunReader):
         data = params.get("data")
         if part["method"] == "lifecycle" and not namespace and isinstance(data, Mapping):
             yield from self._lifecycle(name, data)
+        elif part["method"] == "custom" and self.is_active:
+            yield from self._custom(data, namespace)
         elif self.is_active and isinstance(data, Mapping):
             match part["method"]:
                 case "messages":
                     yield from self._message(data, params.get("node"), namespace)
                 case "values":
                     yield from self._state(data, namespace)
-                case "custom":
-                    yield Emit(self._custom(data.get("payload"), namespace))
 
-    def _lifecycle(self, name: str, data: Mapping[str, Any]) -> StreamFlow:
+    def _lifecycle(self, name: str, data: Mapping[str, Any]) -> StreamFlow[None]:
         kind, _, rest = name.partition(":")
         of = rest.partition(":")[0] if kind == "synth" else None
         is_begin = data.get("event") in ("started", "running")
         if of is not None and of != self.run_id:
+            if is_begin and self.is_active and not self.is_over:
+                # It goes on where this run was taken out, or has ended without a word.
+                self.is_over = not (yield from _is_going(self))
             self.is_active = False
             return
-        if of is None and not is_begin:
-            # A server that names no run at its end: the run itself knows.
-            run = yield from again(Call("runs", "get", (self.thread_id, self.run_id)))
-            if run["status"] in ("pending", "running"):
-                return
+        if of is None and not is_begin and (yield from _is_going(self)):
+            # A server that names no run at its end: it was another one's.
+            return
         self.is_active = True
         self.is_over = not is_begin
         if data.get("event") == "failed":
-            self.failure = ("Error", str(data.get("error") or "the run failed"))
+            self.failure = (None, str(data.get("error") or ""))
 
-    def _message(self, data: Mapping[str, Any], node: str | None, namespace: tuple[str, ...]) -> StreamFlow:
+    def _message(
+        self, data: Mapping[str, Any], node: str | None, namespace: tuple[str, ...]
+    ) -> StreamFlow[None]:
         unfinished = self.open.setdefault(namespace, [])
         if data.get("event") == "message-start":
             unfinished.append(str(data.get("id")))
@@ -121,65 +124,95 @@ class ThreadReader(RunReader):
                     shown = self.blocks.get((name, data.get("index")), "")
                     rest = str(content.get("text", ""))[len(shown) :]
                     yield from self._text(name, data.get("index"), rest, node, namespace)
-                elif content.get("type") == "tool_call" and content.get("id") not in self.shown.calls:
-                    self.shown.calls.add(content["id"])
-                    call = ToolCall(
-                        content["id"], content["name"], content.get("args") or {}, name, node, namespace
-                    )
-                    yield Emit(call)
-            case "message-finish" | "error":
+                elif content.get("type") == "tool_call":
+                    yield from map(Emit, self.shown.call(content, name, node, namespace))
+            case "message-finish" | "error" if name in unfinished:
                 unfinished.remove(name)
 
     def _text(
         self, name: str, index: Any, text: str, node: str | None, namespace: tuple[str, ...]
-    ) -> StreamFlow:
-        if not text:
-            return
+    ) -> StreamFlow[None]:
         self.blocks[name, index] = self.blocks.get((name, index), "") + text
-        self.shown.texts[name] = self.shown.texts.get(name, "") + text
-        self.shown.nodes[name] = (node, namespace)
-        yield Emit(Token(text, name, node, namespace))
+        yield from map(Emit, self.shown.text(text, name, node, namespace))
 
-    def _state(self, values: Mapping[str, Any], namespace: tuple[str, ...]) -> StreamFlow:
+    def _state(self, values: Mapping[str, Any], namespace: tuple[str, ...]) -> StreamFlow[None]:
         messages = messages_in(values)
         if any(self.open.get(inner) for inner in self.open if inner[: len(namespace)] == namespace):
-            self.attempt += 1
             self.open = {}
-            yield Emit(Retried(self.run_id, self.attempt, self.shown.void(messages)))
+            yield from self.retried(self.attempt + 1, messages)
         for message in messages:
             if message.get("type") == "tool":
                 if self.has_state or namespace:
-                    yield from map(Emit, self.shown.tools(message, None, namespace))
+                    yield from map(Emit, self.shown.result(message, None, namespace))
                 else:
                     # What the thread held before.
                     self.shown.results.add(str(message.get("tool_call_id")))
         self.has_state = self.has_state or not namespace
 
+    def _custom(self, data: Any, namespace: tuple[str, ...]) -> StreamFlow[None]:
+        is_named = isinstance(data, Mapping) and "payload" in data and set(data) <= {"name", "payload"}
+        said = data["payload"] if is_named else data
+        if is_preemption(said):
+            key = json.dumps(said, sort_keys=True, default=str)
+            self.told[is_named][key] += 1
+            if self.told[is_named][key] <= self.told[not is_named][key]:
+                return
+        yield Emit(self.custom(said, namespace))
 
-def stream(
-    thread_id: str,
-    assistant_id: str,
-    *,
-    protocol: Protocol,
-    input: Mapping[str, Any] | None,  # noqa: A002 (the SDK's own word)
-    resume: Mapping[str, Answer] | None,
-    run_id: str | None,
-    run: Mapping[str, Any],
-) -> StreamFlow:
-    """Streams as `_streaming.stream` does, by the thread's events where the server has them."""
-    reader = ThreadReader(thread_id)
-    if run_id is None:
-        run_id = yield from _begin(thread_id, assistant_id, input=input, resume=resume, run=run)
-        if run_id is None:
-            yield from stream_run(thread_id, assistant_id, input=input, resume=resume, run_id=None, run=run)
-            return
-    yield from reader.join(run_id)
 
+def start(
+    thread_id: str, assistant_id: str, work: Mapping[str, Any], run: Mapping[str, Any]
+) -> StreamFlow[str | None]:
+    """Starts a run; returns its id, or None if this protocol cannot do it: then nothing was started."""
+    if "context" in run:
+        return None
+    thread = yield from again(Call("threads", "get", (thread_id,)))
+    if thread["status"] == "busy":
+        return None
+    command = _command(thread, assistant_id, work, run)
+    if command is None:
+        return None
+    try:
+        said = yield command
+    except httpx.HTTPStatusError as error:
+        if status_of(error) in (404, 405):
+            return None
+        raise
+    if said.get("type") == "error":
+        return None
+    if run_id := (said.get("result") or {}).get("run_id"):
+        return str(run_id)
+    # A resume does not say which run it has started.
+    newest = yield from again(Call("runs", "list", (thread_id,), {"limit": 1}))
+    return str(newest[0]["run_id"])
+
+
+def _command(
+    thread: Mapping[str, Any], assistant_id: str, work: Mapping[str, Any], run: Mapping[str, Any]
+) -> Command | None:
+    options = {name: run[name] for name in ("config", "metadata") if name in run}
+    thread_id = str(thread["thread_id"])
+    if "command" in work:
+        about = thread.get("metadata") or {}
+        if str(assistant_id) not in (about.get("assistant_id"), about.get("graph_id")):
+            # It would go to the one that the thread ran last.
+            return None
+        answers = work["command"]["resume"]
+        responses = [{"interrupt_id": name, "response": answer} for name, answer in answers.items()]
+        return Command(thread_id, "input.respond", {"responses": responses, **options})
+    strategy = run["multitask_strategy"]
+    params = {"assistant_id": str(assistant_id), **work, "multitaskStrategy": strategy, **options}
+    return Command(thread_id, "run.start", params)
+
+
+def read(reader: ThreadReader, run_id: str, *, is_websocket: bool) -> StreamFlow[None]:
+    """Reads the thread's events until the run is over; a stream that breaks off is opened again."""
+    yield from reader.begin(run_id)
     failures = 0
     while not reader.is_over:
         before = len(reader.seen)
         lost: Exception | None = None
-        yield Subscribe(thread_id, protocol == "websocket", CHANNELS)
+        yield Subscribe(reader.thread_id, is_websocket, CHANNELS)
         while not reader.is_over:
             try:
                 part = yield Next()
@@ -194,15 +227,23 @@ def stream(
         if reader.is_over:
             break
 
-        # The stream is opened again, and what it repeats is passed over.
-        known = yield from again(Call("runs", "get", (thread_id, run_id)))
-        if known["status"] not in ("pending", "running"):
-            break
+        # What the next one repeats is passed over.
         failures = 0 if len(reader.seen) > before else failures + 1
-        if failures > RETRIES:
+        try:
+            if not (yield from _is_going(reader)):
+                break
+        except (httpx.ConnectError, *DROPPED) as error:
+            # A server that is being started again.
+            lost = error
+        if failures > REOPENED:
             raise lost or httpx.ReadError("the thread's stream ends again and again before its run")
         yield Pause(RETRY_SECONDS)
-    yield from finish(thread_id, reader)
+
+
+def _is_going(reader: ThreadReader) -> Flow[bool]:
+    """Tells whether the run may still have something to say."""
+    run = yield from run_or_none(reader.thread_id, reader.run_id)
+    return run is not None and run["status"] in GOING
 
 
 def _is_refused(error: Exception) -> bool:
@@ -211,39 +252,3 @@ def _is_refused(error: Exception) -> bool:
     from langgraph_sdk.stream.errors import is_non_retryable_stream_error
 
     return is_non_retryable_stream_error(error)
-
-
-def _begin(
-    thread_id: str,
-    assistant_id: str,
-    *,
-    input: Mapping[str, Any] | None,  # noqa: A002 (the SDK's own word)
-    resume: Mapping[str, Answer] | None,
-    run: Mapping[str, Any],
-) -> Generator[StreamStep, Any, str | None]:
-    """Starts or resumes a run; returns its id, or None if the server does not have the protocol."""
-    options = {name: value for name, value in run.items() if name in ("config", "metadata")}
-    if resume is not None:
-        answers = yield from placed(thread_id, resume)
-        responses = [{"interrupt_id": name, "response": answer} for name, answer in answers.items()]
-        command = Command(thread_id, "input.respond", {"responses": responses, **options})
-    else:
-        yield from refuse_if_paused(thread_id)
-        params = {"assistant_id": assistant_id, "input": input, "multitaskStrategy": "reject", **options}
-        command = Command(thread_id, "run.start", params)
-    try:
-        said = yield command
-    except httpx.HTTPStatusError as error:
-        if status_of(error) in (404, 405):
-            return None
-        raise
-    if said.get("type") == "error":
-        if said.get("error") in LOST:
-            return None
-        raise RuntimeError(f"Protocol error [{said.get('error')}]: {said.get('message', '')}")
-    result = said.get("result") or {}
-    if result.get("run_id"):
-        return str(result["run_id"])
-    # A resume does not say which run it has started.
-    newest = yield from again(Call("runs", "list", (thread_id,), {"limit": 1}))
-    return str(newest[0]["run_id"])

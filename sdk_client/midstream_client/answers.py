@@ -13,8 +13,8 @@ Decision: TypeAlias = dict[str, Any]
 
 Answer: TypeAlias = Any
 """What `resume` takes for one interrupt. For a batched approval: decisions by tool call id, a list of them by
-position, one decision if one call waits, or LangChain's `{"decisions": [...]}`. For all else the value that
-the graph's `interrupt()` returns."""
+position, one decision if one call waits, or LangChain's `{"decisions": [...]}`. For an approval of one call:
+a decision, or `{tool_call_id: decision}`. For all else the value that the graph's `interrupt()` returns."""
 
 
 def approve() -> Decision:
@@ -84,7 +84,7 @@ class _Misplaced(Exception):  # noqa: N818 -- a signal within this module
 
 def _placed(interrupt: PendingInterrupt, answer: Answer) -> Any:
     if interrupt.kind == "tool_approval":
-        return _named(answer, interrupt.actions[0])
+        return _named(_of_one_call(interrupt.actions[0], answer), interrupt.actions[0])
     if interrupt.kind != "batched_approval":
         return answer
 
@@ -97,6 +97,20 @@ def _placed(interrupt: PendingInterrupt, answer: Answer) -> Any:
     ]
     others = {key: value for key, value in answer.items() if key != "decisions"} if _is_whole(answer) else {}
     return {**others, "decisions": named}
+
+
+def _of_one_call(action: PendingAction, answer: Answer) -> Answer:
+    """Returns the decision on a call that is asked about by itself."""
+    if isinstance(answer, Mapping) and "type" in answer:
+        return answer
+    if isinstance(answer, Mapping) and list(answer) == [action.tool_call_id]:
+        return answer[action.tool_call_id]
+    if isinstance(answer, Mapping):
+        reason = "one decision on this call, such as approve(), not a dict of "
+        raise _Misplaced(
+            "", f"must be {reason}{', '.join(map(repr, answer)) or 'nothing'}: {_said([action])}"
+        )
+    raise _Misplaced("", f"must be a decision such as approve(), not {answer!r}: {_said([action])}")
 
 
 def _is_whole(answer: Answer) -> bool:

@@ -1,25 +1,15 @@
-"""A chat in the terminal: typing during an answer steers it, Ctrl-C halts it, approvals are asked for."""
+"""A chat: typing during an answer steers it, and it can be halted; what is asked is asked one by one."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import textwrap
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
-from prompt_toolkit.application import Application
-from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
-from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.layout import BufferControl, FormattedTextControl, HSplit, Layout, VSplit, Window
-from prompt_toolkit.lexers import Lexer
 
-from midstream_client.answers import approve, edit, reject, respond, tool_result
+from midstream_client.answers import approve, edit, reject, respond
 from midstream_client.client import Midstream
 from midstream_client.errors import InvalidAnswerError, MidstreamError
 from midstream_client.events import (
@@ -38,89 +28,10 @@ from midstream_client.events import (
     Waiting,
 )
 from midstream_client.interrupts import PendingAction, PendingInterrupt
-
-if TYPE_CHECKING:
-    from langgraph_sdk.client import LangGraphClient
+from midstream_client.questions import Question, json_or_text, said_args
+from midstream_client.transcript import Transcript
 
 HALT_REASON = "stopped in the terminal"
-KEYS = {"a": "approve", "e": "edit", "r": "reject", "s": "respond"}
-MARGIN = 7
-STYLES = {"you": "ansigreen bold", "agent": "ansicyan", "tool": "ansimagenta", "·": "ansiyellow"}
-
-
-@dataclass(slots=True)
-class Transcript:
-    """What was said, as blocks of a speaker and a text."""
-
-    blocks: list[tuple[str, str, str | None]] = field(default_factory=list)
-    """Speaker, text, and the id of the message if the text is an answer's."""
-
-    def say(self, speaker: str, text: str) -> None:
-        self.blocks.append((speaker, text, None))
-
-    def token(self, text: str, message_id: str) -> None:
-        """Adds to an answer, which stands last unless something was said meanwhile."""
-        if self.blocks and self.blocks[-1][2] == message_id:
-            speaker, before, _ = self.blocks[-1]
-            self.blocks[-1] = (speaker, before + text, message_id)
-        else:
-            self.blocks.append(("agent", text.lstrip(), message_id))
-
-    def void(self, message_ids: tuple[str, ...]) -> None:
-        self.blocks = [block for block in self.blocks if block[2] not in message_ids]
-
-    def text(self, columns: int = 80) -> str:
-        """Returns it as it stands in a terminal of this width."""
-        width = max(columns - MARGIN, 20)
-        lines = []
-        for speaker, text, _ in self.blocks:
-            broken = [line for part in text.split("\n") for line in textwrap.wrap(part, width) or [""]]
-            lines.append(f"{speaker:<{MARGIN}}{broken[0]}")
-            lines += [" " * MARGIN + line for line in broken[1:]]
-        return "\n".join(lines)
-
-
-class SpeakerLexer(Lexer):
-    """Colours a line's speaker."""
-
-    def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
-        lines = document.lines
-
-        def line(number: int) -> StyleAndTextTuples:
-            text = lines[number] if number < len(lines) else ""
-            speaker = text[:MARGIN].strip()
-            return [(STYLES.get(speaker, ""), text[:MARGIN]), ("", text[MARGIN:])]
-
-        return line
-
-
-@dataclass(slots=True)
-class Question:
-    """Something that a person is being asked, and what the answer is made of."""
-
-    interrupt: PendingInterrupt
-    action: PendingAction | None = None
-    decision: str | None = None
-    """The decision whose text is being typed."""
-
-    def options(self) -> dict[str, str]:
-        """Returns the decisions that a key stands for."""
-        if self.action is None or self.decision is not None:
-            return {}
-        return {key: word for key, word in KEYS.items() if word in self.action.allowed_decisions}
-
-    def prompt(self) -> str:
-        if options := self.options():
-            return " ".join(f"[{key}] {word}" for key, word in options.items())
-        if self.decision is not None:
-            return {
-                "edit": "the arguments, as JSON",
-                "reject": "why not (may be empty)",
-                "respond": "the answer",
-            }[self.decision]
-        if self.interrupt.kind == "tool_execution":
-            return f"the result of {self.interrupt.tool_name}"
-        return "the answer, as JSON or text"
 
 
 class Chat:
@@ -129,14 +40,20 @@ class Chat:
     def __init__(self, midstream: Midstream, assistant_id: str, thread_id: str, refresh: Callable[[], None]):
         self.transcript = Transcript()
         self.questions: list[Question] = []
-        self.is_answering = False
         self.is_halting = False
         self._answers: dict[str, Any] = {}
+        self._run_id: str | None = None
+        self._heard: set[str] = set()
+        self._answering = 0
         self._midstream = midstream
         self._assistant_id = assistant_id
         self._thread_id = thread_id
         self._refresh = refresh
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_answering(self) -> bool:
+        return self._answering > 0
 
     @property
     def question(self) -> Question | None:
@@ -183,8 +100,8 @@ class Chat:
                 self.start(self._steer(text))
             else:
                 # Now and not when the task runs: a second line may be here already.
-                self.is_answering = True
-                self.start(self._listen(input=_said(text)))
+                self._answering += 1
+                self.start(self._say(text))
         self._refresh()
 
     def decide(self, key: str) -> str:
@@ -205,7 +122,8 @@ class Chat:
         if not self.is_answering or self.is_halting:
             return False
         self.is_halting = True
-        self.start(self._halt())
+        if self._run_id is not None:
+            self.start(self._halt(self._run_id))
         self._refresh()
         return True
 
@@ -213,25 +131,42 @@ class Chat:
         """Asks what a thread waits for that was left before."""
         self._ask(await self._midstream.interrupts(self._thread_id))
 
-    async def _halt(self) -> None:
-        await self._midstream.halt(self._thread_id, HALT_REASON)
+    async def _halt(self, run_id: str) -> None:
+        # This run: if it has just ended, the next one is not meant.
+        await self._midstream.halt(self._thread_id, HALT_REASON, run_id=run_id)
+
+    async def _say(self, text: str) -> None:
+        try:
+            await self._listen(input=_said(text))
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != 409:
+                raise
+            # Somebody else's run is there.
+            await self._steer(text)
+        finally:
+            self._ended()
 
     async def _steer(self, text: str) -> None:
         sent = await self._midstream.send(self._thread_id, self._assistant_id, text)
-        if sent.how == "started":
-            # The answer had ended in between.
+        if sent.run_id is not None and sent.run_id not in self._heard:
+            # The answer had ended in between, or is one that nobody has listened to.
             await self._listen(run_id=sent.run_id)
         elif sent.how == "waiting":
             self.note("your message is applied after the answer to what is asked")
 
     async def _listen(self, **what: Any) -> None:
-        self.is_answering, self.is_halting = True, False
+        self._answering += 1
         try:
             async for event in self._midstream.stream(self._thread_id, self._assistant_id, **what):
                 self._show(event)
         finally:
-            self.is_answering, self.is_halting = False, False
-            self._refresh()
+            self._ended()
+
+    def _ended(self) -> None:
+        self._answering -= 1
+        if not self.is_answering:
+            self.is_halting, self._run_id = False, None
+        self._refresh()
 
     def _show(self, event: Event) -> None:
         match event:
@@ -246,7 +181,7 @@ class Chat:
             case Halted():
                 self.note(f"halted: {event.reason}")
             case ToolCall():
-                self.transcript.say("tool", f"{event.name}({_args(event.args)})")
+                self.transcript.say("tool", f"{event.name}({said_args(event.args)})")
             case ToolResult():
                 self.transcript.say("tool", f"{event.name}: {event.content}")
             case Retried():
@@ -256,8 +191,14 @@ class Chat:
                 self._ask(event.interrupts)
             case Error():
                 self.note(f"failed: {event.error}: {event.message}")
-            case Started() | Done():
-                pass
+            case Started():
+                self._run_id = event.run_id
+                self._heard.add(event.run_id)
+                if self.is_halting:
+                    # Asked for before it was known what to halt.
+                    self.start(self._halt(event.run_id))
+            case Done(is_cancelled=True):
+                self.note("cancelled: the answer is not kept")
         self._refresh()
 
     def _ask(self, pending: Iterable[PendingInterrupt], answers: Mapping[str, Any] | None = None) -> None:
@@ -275,16 +216,8 @@ class Chat:
         self._show_question()
 
     def _show_question(self) -> None:
-        question = self.question
-        if question is None:
-            return
-        if question.action is not None:
-            self.note(f"{question.action.name}({_args(question.action.args)})?")
-        elif question.interrupt.actions:
-            action = question.interrupt.actions[0]
-            self.note(f"run {action.name}({_args(action.args)}) and give its result")
-        else:
-            self.note(f"asks: {json.dumps(question.interrupt.value, ensure_ascii=False)}")
+        for text in self.question.asks() if self.question is not None else ():
+            self.note(text)
 
     def _answer_typed(self, text: str) -> None:
         question = self.question
@@ -292,10 +225,9 @@ class Chat:
         if question.options():
             return
         if question.decision is None:
-            answer = tool_result(text) if question.interrupt.kind == "tool_execution" else _json_or_text(text)
-            self._settle(answer, text)
+            self._settle(question.answer(text), text)
         elif question.decision == "edit":
-            args = _json_or_text(text)
+            args = json_or_text(text)
             if isinstance(args, dict):
                 self._settle(edit(args), f"edited: {text}")
             else:
@@ -316,6 +248,7 @@ class Chat:
         if self.questions:
             self._show_question()
         else:
+            self._answering += 1
             self.start(self._resume(self._answers))
         self._refresh()
 
@@ -327,100 +260,9 @@ class Chat:
                 self.note(f"not valid: {problem.field}: {problem.reason}")
                 answers.pop(problem.interrupt_id, None)
             self._ask(await self._midstream.interrupts(self._thread_id), answers)
-            self._refresh()
-
-
-async def run(client: LangGraphClient, assistant_id: str, thread_id: str | None) -> str:
-    """Runs the chat until the person leaves; returns the transcript."""
-    if thread_id is None:
-        thread_id = str((await client.threads.create())["thread_id"])
-    screen = Screen(Midstream(client), assistant_id, thread_id)
-    return await screen.run()
-
-
-class Screen:
-    """The chat on a terminal: the transcript, a line of state, and a line to type in."""
-
-    def __init__(self, midstream: Midstream, assistant_id: str, thread_id: str) -> None:
-        self.chat = Chat(midstream, assistant_id, thread_id, self._refresh)
-        self._thread_id = thread_id
-        self._is_leaving = False
-        self._shown = Buffer(read_only=True)
-        self._typed = Buffer(multiline=False, accept_handler=self._accept)
-        self._application: Application[None] = Application(
-            layout=self._layout(), key_bindings=self._keys(), full_screen=True
-        )
-
-    async def run(self) -> str:
-        self.chat.note(f"thread {self._thread_id}")
-        self.chat.start(self.chat.look())
-        try:
-            await self._application.run_async()
         finally:
-            await self.chat.close()
-        return self.chat.transcript.text(self._columns())
-
-    def _columns(self) -> int:
-        return self._application.output.get_size().columns
-
-    def _layout(self) -> Layout:
-        shown = Window(BufferControl(self._shown, lexer=SpeakerLexer(), focusable=False), wrap_lines=True)
-        state = Window(FormattedTextControl(lambda: f" {self._status()}"), height=1, style="reverse")
-        mark = Window(FormattedTextControl("> "), width=2, height=1)
-        typed = Window(BufferControl(self._typed), height=1)
-        return Layout(HSplit([shown, state, VSplit([mark, typed])]), focused_element=typed)
-
-    def _status(self) -> str:
-        return "Ctrl-C again to leave" if self._is_leaving else self.chat.status()
-
-    def _keys(self) -> KeyBindings:
-        keys = KeyBindings()
-
-        @keys.add("c-c")
-        def _(event: KeyPressEvent) -> None:
-            if self.chat.halt():
-                return
-            if self._is_leaving or self.chat.is_halting:
-                event.app.exit()
-            self._is_leaving = True
-
-        @keys.add("c-d")
-        def _(event: KeyPressEvent) -> None:
-            event.app.exit()
-
-        for key in KEYS:
-            keys.add(key, filter=Condition(lambda key=key: self._decides(key)))(self._decide)  # type: ignore[misc]
-        return keys
-
-    def _decides(self, key: str) -> bool:
-        question = self.chat.question
-        return question is not None and key in question.options()
-
-    def _decide(self, event: KeyPressEvent) -> None:
-        self._typed.text = self.chat.decide(event.key_sequence[0].key)
-        self._typed.cursor_position = len(self._typed.text)
-
-    def _accept(self, buffer: Buffer) -> bool:
-        self._is_leaving = False
-        self.chat.submit(buffer.text)
-        return False
-
-    def _refresh(self) -> None:
-        text = self.chat.transcript.text(self._columns())
-        self._shown.set_document(Document(text, len(text)), bypass_readonly=True)
-        self._application.invalidate()
+            self._ended()
 
 
 def _said(text: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}]}
-
-
-def _args(args: Any) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in dict(args).items())
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text

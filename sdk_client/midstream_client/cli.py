@@ -9,12 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-import httpx
 from langgraph_sdk import get_client, get_sync_client
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from midstream_client import _failures
 from midstream_client.errors import MidstreamError
 from midstream_client.interrupts import PendingInterrupt
 from midstream_client.sync_client import SyncMidstream
@@ -22,21 +22,35 @@ from midstream_client.sync_client import SyncMidstream
 DEFAULT_URL = "http://127.0.0.1:2024"
 """Where `langgraph dev` listens."""
 
+MAX_LIMIT = 1000
+"""How many threads the server lists at once."""
+
 NEEDS_EXTRA = "this needs two more packages: pip install 'langgraph-midstream[cli]'"
 
 
+class UsageError(MidstreamError):
+    """The command line is not one that `midstream` takes."""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. `{self.prog} --help` says what it takes")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code."""
-    parsed = _parser().parse_args(arguments)
+    """Runs one command; returns the exit code: 1 if it could not be done, 2 if nobody knows what it is."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    url = DEFAULT_URL
     try:
+        parsed = _parser().parse_args(given)
+        url = parsed.url
         command: Callable[[argparse.Namespace], None] = parsed.command
         command(parsed)
-    except (MidstreamError, ValidationError) as error:
-        return _fail(str(error))
-    except httpx.HTTPStatusError as error:
-        return _fail(f"the server answered {error.response.status_code}: {error}")
-    except httpx.TransportError as error:
-        return _fail(f"no answer from {parsed.url}: {error or type(error).__name__}")
+    except _failures.EXPECTED as error:
+        text = _failures.line(error, url)
+        said = {"error": type(error).__name__, "message": text, **_failures.facts(error)}
+        print(_json(said) if "--json" in given else f"midstream: {text}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
     return 0
@@ -45,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def chat(parsed: argparse.Namespace) -> None:
     try:
         # Not above: every other command does without a terminal, and without these packages.
-        from midstream_client import chat as terminal
+        from midstream_client import screen
     except ImportError:
         raise MidstreamError(NEEDS_EXTRA) from None
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -53,7 +67,7 @@ def chat(parsed: argparse.Namespace) -> None:
 
     async def run() -> str:
         async with get_client(url=parsed.url, **_key(parsed)) as client:
-            return await terminal.run(client, parsed.assistant, parsed.thread)
+            return await screen.run(client, parsed.assistant, parsed.thread)
 
     print(asyncio.run(run()))
 
@@ -113,11 +127,13 @@ def resume(parsed: argparse.Namespace) -> None:
     for pair in parsed.answer:
         name, equals, answer = pair.partition("=")
         if not equals:
-            raise MidstreamError(f"an answer is INTERRUPT=JSON, not {pair!r}")
+            raise UsageError(
+                f'an answer is INTERRUPT=JSON, such as ID=\'{{"type": "approve"}}\', not {pair!r}'
+            )
         try:
             answers[name] = json.loads(answer)
         except json.JSONDecodeError as error:
-            raise MidstreamError(f"the answer to {name!r} is not JSON: {error}") from None
+            raise UsageError(f'the answer to {name!r} is not JSON ({error}): put a text into ""') from None
     with _client(parsed) as client:
         resumed = SyncMidstream(client).resume(parsed.thread, parsed.assistant, answers)
     left = ", ".join(each.id for each in resumed.open) or "nothing"
@@ -178,6 +194,12 @@ def _table(
     Console().print(table)
 
 
+def _limit(argument: str) -> int:
+    if not argument.isdecimal() or not 1 <= int(argument) <= MAX_LIMIT:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {MAX_LIMIT}, not {argument!r}")
+    return int(argument)
+
+
 def _json(facts: Any) -> str:
     return json.dumps(facts, default=_plain, ensure_ascii=False)
 
@@ -194,13 +216,26 @@ def _words(messages: Sequence[dict[str, Any]]) -> str:
     return " / ".join(str(message["content"]) for message in messages)
 
 
-def _fail(reason: str) -> int:
-    print(f"midstream: {reason}", file=sys.stderr)
-    return 1
+def _text(argument: str) -> str:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("must be UTF-8") from None
+    return argument
 
 
-def _parser() -> argparse.ArgumentParser:
-    shared = argparse.ArgumentParser(add_help=False)
+def _seconds(argument: str) -> float:
+    try:
+        seconds = float(argument)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, such as 30, not {argument!r}")
+    return seconds
+
+
+def _parser() -> Parser:
+    shared = Parser(add_help=False)
     shared.add_argument(
         "--url",
         default=os.environ.get("LANGGRAPH_URL", DEFAULT_URL),
@@ -209,14 +244,14 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("--api-key", help="if not given, LANGGRAPH_API_KEY or LANGSMITH_API_KEY")
     shared.add_argument("--json", action="store_true", help="print JSON, for scripts")
 
-    addressed = argparse.ArgumentParser(add_help=False)
+    addressed = Parser(add_help=False)
     addressed.add_argument("--run", help="only this run, or one that resumes its turn")
     addressed.add_argument("--node", help="only the model node of this name")
     addressed.add_argument(
-        "--wait", type=float, metavar="SECONDS", help="wait for what becomes of it, at most this long"
+        "--wait", type=_seconds, metavar="SECONDS", help="wait for what becomes of it, at most this long"
     )
 
-    parser = argparse.ArgumentParser(prog="midstream", description=__doc__)
+    parser = Parser(prog="midstream", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(command: Callable[[argparse.Namespace], None], text: str, *parents: Any) -> Any:
@@ -230,11 +265,11 @@ def _parser() -> argparse.ArgumentParser:
 
     added = add(steer, "put a text into the answer that is streaming", addressed)
     added.add_argument("thread")
-    added.add_argument("text")
+    added.add_argument("text", type=_text)
 
     added = add(halt, "end the run and keep what was written", addressed)
     added.add_argument("thread")
-    added.add_argument("reason")
+    added.add_argument("reason", type=_text)
 
     added = add(withdraw, "take a request back")
     added.add_argument("thread")
@@ -242,7 +277,7 @@ def _parser() -> argparse.ArgumentParser:
 
     added = add(send, "bring a text to the agent once: steer what runs, or start a run")
     added.add_argument("thread")
-    added.add_argument("text")
+    added.add_argument("text", type=_text)
     added.add_argument("--assistant", required=True)
     added.add_argument("--id", help="a UUID; with the same one the text is not delivered again")
 
@@ -250,7 +285,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("thread")
 
     added = add(threads, "list threads")
-    added.add_argument("--limit", type=int, default=20)
+    added.add_argument("--limit", type=_limit, default=20, help="how many; %(default)s if not given")
     added.add_argument("--status", choices=["idle", "busy", "interrupted", "error"])
 
     added = add(interrupts, "list what a thread waits for")

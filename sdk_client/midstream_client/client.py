@@ -10,10 +10,26 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from midstream_client import _answering, _steering, _streaming, _thread_streaming
-from midstream_client._flow import Call, Clock, Flow, Pause, Step, credentials, run_options
-from midstream_client._streaming import END, Command, Emit, Next, Open, StreamFlow, Subscribe
-from midstream_client._thread_streaming import Protocol
+from midstream_client import _answering, _steering, _streaming
+from midstream_client._flow import (
+    END,
+    Call,
+    Clock,
+    Command,
+    Emit,
+    Flow,
+    MultitaskStrategy,
+    Next,
+    Open,
+    Pause,
+    Step,
+    StreamFlow,
+    Subscribe,
+    check_client,
+    credentials,
+    run_options,
+)
+from midstream_client._streaming import Protocol
 from midstream_client.answers import Answer
 from midstream_client.events import Event
 from midstream_client.interrupts import PendingInterrupt, Resumed
@@ -34,6 +50,7 @@ class Midstream:
     """
 
     def __init__(self, client: LangGraphClient) -> None:
+        check_client(client, self, is_awaited=True)
         self._client = client
         self._server = _steering.Server()
 
@@ -173,6 +190,7 @@ class Midstream:
         resume: Mapping[str, Answer] | None = None,
         run_id: str | None = None,
         protocol: Protocol = "runs",
+        multitask_strategy: MultitaskStrategy = "reject",
         config: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -190,24 +208,34 @@ class Midstream:
             run_id: Joins this run, from the first event that the server has kept.
             protocol: `runs`; or `threads` or `websocket`, for the newer protocol of `client.threads.stream`,
                 which names no nodes, and shows midstream's events only of graphs with the
-                `PreemptionTransformer`; where the server does not have it, `runs` takes its place.
+                `PreemptionTransformer`. Where it cannot do what is asked, `runs` takes its place: on a server
+                without it, on a busy thread, with a `context`, or for a run that was started by `runs`.
+            multitask_strategy: What the server does if a run is there: `reject` the new one, `enqueue` it,
+                or `interrupt` or `rollback` the other.
             config: For a new run.
             context: For a new run.
             metadata: For a new run.
 
         Raises:
-            ValueError: Not exactly one of `input`, `resume` and `run_id` is given.
+            ValueError: Not exactly one of `input`, `resume` and `run_id` is given, or a word is none of those
+                that are allowed.
+            langgraph_sdk.errors.ConflictError: A run is there, and the strategy is `reject`.
+            langgraph_sdk.errors.NotFoundError: There is no such thread, or no run of that id.
             ThreadPausedError: New input for a thread that waits for a person; nothing was sent.
             UnknownInterruptError: An answer names no interrupt of the thread; nothing was sent.
             InvalidAnswerError: An answer is not what its interrupt asks for; nothing was sent.
         """
-        _streaming.check_one(input=input, resume=resume, run_id=run_id)
-        run = run_options(config, context, metadata)
-        what: Any = {"input": input, "resume": resume, "run_id": run_id, "run": run}
-        if protocol == "runs":
-            flow = _streaming.stream(thread_id, assistant_id, **what)
-        else:
-            flow = _thread_streaming.stream(thread_id, assistant_id, protocol=protocol, **what)
+        _streaming.check(protocol, input=input, resume=resume, run_id=run_id)
+        run = run_options(config, context, metadata, multitask_strategy)
+        flow = _streaming.stream(
+            thread_id,
+            assistant_id,
+            protocol=protocol,
+            input=input,
+            resume=resume,
+            run_id=run_id,
+            run=run,
+        )
         return self._events(flow)
 
     async def interrupts(self, thread_id: str) -> list[PendingInterrupt]:
@@ -221,6 +249,7 @@ class Midstream:
         answers: Mapping[str, Answer],
         *,
         wait: bool = True,
+        multitask_strategy: MultitaskStrategy = "reject",
         config: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -232,6 +261,8 @@ class Midstream:
             assistant_id: What the run runs.
             answers: By interrupt id; not all need to be given. See `Answer`.
             wait: Whether to wait until the run has ended or paused again.
+            multitask_strategy: What the server does if a run is there: `reject` the answers, `enqueue` them,
+                or `interrupt` or `rollback` the other run.
             config: For the run.
             context: For the run.
             metadata: For the run.
@@ -239,8 +270,9 @@ class Midstream:
         Raises:
             UnknownInterruptError: An answer names no interrupt of the thread; nothing was sent.
             InvalidAnswerError: An answer is not what its interrupt asks for; nothing was sent.
+            langgraph_sdk.errors.ConflictError: A run is there, and the strategy is `reject`.
         """
-        run = run_options(config, context, metadata)
+        run = run_options(config, context, metadata, multitask_strategy)
         return await self._run(_answering.resume(thread_id, assistant_id, answers, wait=wait, run=run))
 
     async def halt_reason(self, thread_id: str, run_id: str) -> str | None:
@@ -273,7 +305,7 @@ class Midstream:
             case Clock():
                 return time.monotonic()
 
-    async def _events(self, flow: StreamFlow) -> AsyncGenerator[Event, None]:
+    async def _events(self, flow: StreamFlow[None]) -> AsyncGenerator[Event, None]:
         source: Any = None
         try:
             step = next(flow)

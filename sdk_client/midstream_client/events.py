@@ -145,6 +145,8 @@ class Error:
 
     run_id: str
     error: str
+    """The exception's name, such as `ValueError`; `Error` where nobody says it."""
+
     message: str
 
 
@@ -154,9 +156,13 @@ class Done:
 
     run_id: str
     status: str
-    """The run's, in the server's words: `success`, `error`, `interrupted`, `timeout`."""
+    """The run's, in the server's words: `success`, `error`, `interrupted`, `timeout`. `interrupted` is one
+    that has paused, whose `Interrupted` came just before, and one that was cancelled."""
 
     halt_reason: str | None = None
+    is_cancelled: bool = False
+    """Whether somebody has cancelled the run, or rolled it back: nobody is asked anything, and what it had
+    not committed is gone."""
 
 
 Event: TypeAlias = (

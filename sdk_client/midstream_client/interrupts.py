@@ -80,6 +80,9 @@ class Resumed:
     open: tuple[PendingInterrupt, ...]
     """What the thread waits in now; among it, with `errors`, what a graph has asked again."""
 
+    is_cancelled: bool = False
+    """Whether the run is `interrupted` because somebody cancelled it, or took it back."""
+
 
 def interrupts_of(state: Mapping[str, Any]) -> list[PendingInterrupt]:
     """Reads a thread's state; in the order of the thread's tasks."""
@@ -219,18 +222,23 @@ def _pinned(schema: Mapping[str, Any] | None) -> list[str | None]:
 
 def branches(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yields the object schemas that a schema offers, with references into `root` resolved."""
-    ref = schema.get("$ref")
-    if isinstance(ref, str) and ref.startswith("#/"):
-        target: Any = root
-        for part in ref[2:].split("/"):
-            target = target.get(part, {}) if isinstance(target, Mapping) else {}
-        yield from branches(target, root)
-        return
+    schema = resolved(schema, root)
     options = [*(schema.get("oneOf") or ()), *(schema.get("anyOf") or ())]
     if not options:
         yield schema
     for option in options:
         yield from branches(option, root)
+
+
+def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a schema itself, or the one in `root` that it refers to."""
+    ref = schema.get("$ref")
+    if not isinstance(ref, str) or not ref.startswith("#/"):
+        return schema
+    target: Any = root
+    for part in ref[2:].split("/"):
+        target = target.get(part, {}) if isinstance(target, Mapping) else {}
+    return target if isinstance(target, Mapping) else {}
 
 
 def _const(schema: Mapping[str, Any], name: str) -> str | None:

@@ -77,7 +77,7 @@ class Sent:
 
     message_ids: tuple[str, ...]
     request_id: str | None = None
-    """The steer's own id, for `outcome` and `withdraw`; None if a run was started."""
+    """The steer's own id, as in `pending_requests` and for `withdraw`; None if a run was started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,26 @@ import time
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from midstream_client import _answering, _steering, _streaming, _thread_streaming
-from midstream_client._flow import Call, Clock, Flow, Pause, Step, credentials, run_options
-from midstream_client._streaming import END, Command, Emit, Next, Open, StreamFlow, Subscribe
-from midstream_client._thread_streaming import Protocol
+from midstream_client import _answering, _steering, _streaming
+from midstream_client._flow import (
+    END,
+    Call,
+    Clock,
+    Command,
+    Emit,
+    Flow,
+    MultitaskStrategy,
+    Next,
+    Open,
+    Pause,
+    Step,
+    StreamFlow,
+    Subscribe,
+    check_client,
+    credentials,
+    run_options,
+)
+from midstream_client._streaming import Protocol
 from midstream_client.answers import Answer
 from midstream_client.events import Event
 from midstream_client.interrupts import PendingInterrupt, Resumed
@@ -33,6 +49,7 @@ class SyncMidstream:
     """
 
     def __init__(self, client: SyncLangGraphClient) -> None:
+        check_client(client, self, is_awaited=False)
         self._client = client
         self._server = _steering.Server()
 
@@ -172,6 +189,7 @@ class SyncMidstream:
         resume: Mapping[str, Answer] | None = None,
         run_id: str | None = None,
         protocol: Protocol = "runs",
+        multitask_strategy: MultitaskStrategy = "reject",
         config: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -189,24 +207,34 @@ class SyncMidstream:
             run_id: Joins this run, from the first event that the server has kept.
             protocol: `runs`; or `threads` or `websocket`, for the newer protocol of `client.threads.stream`,
                 which names no nodes, and shows midstream's events only of graphs with the
-                `PreemptionTransformer`; where the server does not have it, `runs` takes its place.
+                `PreemptionTransformer`. Where it cannot do what is asked, `runs` takes its place: on a server
+                without it, on a busy thread, with a `context`, or for a run that was started by `runs`.
+            multitask_strategy: What the server does if a run is there: `reject` the new one, `enqueue` it,
+                or `interrupt` or `rollback` the other.
             config: For a new run.
             context: For a new run.
             metadata: For a new run.
 
         Raises:
-            ValueError: Not exactly one of `input`, `resume` and `run_id` is given.
+            ValueError: Not exactly one of `input`, `resume` and `run_id` is given, or a word is none of those
+                that are allowed.
+            langgraph_sdk.errors.ConflictError: A run is there, and the strategy is `reject`.
+            langgraph_sdk.errors.NotFoundError: There is no such thread, or no run of that id.
             ThreadPausedError: New input for a thread that waits for a person; nothing was sent.
             UnknownInterruptError: An answer names no interrupt of the thread; nothing was sent.
             InvalidAnswerError: An answer is not what its interrupt asks for; nothing was sent.
         """
-        _streaming.check_one(input=input, resume=resume, run_id=run_id)
-        run = run_options(config, context, metadata)
-        what: Any = {"input": input, "resume": resume, "run_id": run_id, "run": run}
-        if protocol == "runs":
-            flow = _streaming.stream(thread_id, assistant_id, **what)
-        else:
-            flow = _thread_streaming.stream(thread_id, assistant_id, protocol=protocol, **what)
+        _streaming.check(protocol, input=input, resume=resume, run_id=run_id)
+        run = run_options(config, context, metadata, multitask_strategy)
+        flow = _streaming.stream(
+            thread_id,
+            assistant_id,
+            protocol=protocol,
+            input=input,
+            resume=resume,
+            run_id=run_id,
+            run=run,
+        )
         return self._events(flow)
 
     def interrupts(self, thread_id: str) -> list[PendingInterrupt]:
@@ -220,6 +248,7 @@ class SyncMidstream:
         answers: Mapping[str, Answer],
         *,
         wait: bool = True,
+        multitask_strategy: MultitaskStrategy = "reject",
         config: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -231,6 +260,8 @@ class SyncMidstream:
             assistant_id: What the run runs.
             answers: By interrupt id; not all need to be given. See `Answer`.
             wait: Whether to wait until the run has ended or paused again.
+            multitask_strategy: What the server does if a run is there: `reject` the answers, `enqueue` them,
+                or `interrupt` or `rollback` the other run.
             config: For the run.
             context: For the run.
             metadata: For the run.
@@ -238,8 +269,9 @@ class SyncMidstream:
         Raises:
             UnknownInterruptError: An answer names no interrupt of the thread; nothing was sent.
             InvalidAnswerError: An answer is not what its interrupt asks for; nothing was sent.
+            langgraph_sdk.errors.ConflictError: A run is there, and the strategy is `reject`.
         """
-        run = run_options(config, context, metadata)
+        run = run_options(config, context, metadata, multitask_strategy)
         return self._run(_answering.resume(thread_id, assistant_id, answers, wait=wait, run=run))
 
     def halt_reason(self, thread_id: str, run_id: str) -> str | None:
@@ -272,7 +304,7 @@ class SyncMidstream:
             case Clock():
                 return time.monotonic()
 
-    def _events(self, flow: StreamFlow) -> Generator[Event, None, None]:
+    def _events(self, flow: StreamFlow[None]) -> Generator[Event, None, None]:
         source: Any = None
         try:
             step = next(flow)

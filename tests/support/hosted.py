@@ -19,9 +19,11 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import tools_condition
+from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from langgraph_runtime_inmem.retry import RetryableException
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from chat_models.scripted import ScriptedChatModel
 from midstream import MidstreamState, ModelNode, PreemptionTransformer, ToolNode
@@ -120,6 +122,22 @@ flaky_builder.add_conditional_edges("model", tools_condition)
 flaky_builder.add_edge("tools", "model")
 flaky = flaky_builder.compile(transformers=[PreemptionTransformer])
 
+class Tone(TypedDict, total=False):
+    tone: str
+
+
+def noise(state: MidstreamState, runtime: Runtime[Tone]):
+    for data in ("text", {"at": 1}, dict(runtime.context) if runtime.context else None):
+        runtime.stream_writer(data)
+
+
+noisy_builder = StateGraph(MidstreamState, context_schema=Tone)
+noisy_builder.add_node("noise", noise)
+noisy_builder.add_node("model", ModelNode(ScriptedChatModel(words=3, interval_ms=5)))
+noisy_builder.add_edge(START, "noise")
+noisy_builder.add_edge("noise", "model")
+noisy = noisy_builder.compile(transformers=[PreemptionTransformer])
+
 agent_graph = agent(40, 20)
 brief = agent(3, 5)
 long = agent(400, 25)
@@ -137,6 +155,7 @@ DEPLOYMENT: dict[str, Any] = {
             "per_call": "./graphs.py:per_call",
             "fragile": "./graphs.py:fragile",
             "flaky": "./graphs.py:flaky",
+            "noisy": "./graphs.py:noisy",
         },
         "http": {"app": "midstream.server:app"},
     },

@@ -1,4 +1,4 @@
-"""A thread whose runs begin, read the ledger, commit and end at random moments between a client's calls.
+"""A thread whose runs begin, read the ledger, commit, end and are cancelled between a client's calls.
 
 Each moment of a run that a client can fall between is a move of its own, and so is every way in which an
 answer gets lost. What it does with requests is the server's rule: a run applies what was pending when it
@@ -42,6 +42,10 @@ class RacingThread:
     handled: dict[str, list[str]] = field(default_factory=dict)
     run: Run | None = None
     is_paused: bool = False
+    is_cancelled: bool = False
+    """Whether its last run was, so that it is `interrupted` and asks nothing."""
+
+    cancels: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
     now: float = 0.0
     rescued: int = 0
@@ -84,10 +88,15 @@ class RacingThread:
 
     def _begin(self, run_id: str, metadata: dict[str, Any]) -> None:
         self.run = Run(run_id)
+        self.is_cancelled = False
         self.runs.append({"run_id": run_id, "metadata": metadata})
 
     def _go_on(self, run: Run) -> None:
-        if run.taken is not None:
+        if run.id != "last" and self.random.random() < 0.05:
+            # Cancelled: what it has read, and not committed, still waits.
+            self.run, self.is_cancelled = None, True
+            self.cancels += 1
+        elif run.taken is not None:
             for name, text in run.taken.items():
                 message_id = str(uuid.uuid5(uuid.UUID(name), "0"))
                 self._put(message_id, text)
@@ -111,7 +120,9 @@ class RacingThread:
 
     @property
     def status(self) -> str:
-        return "busy" if self.run is not None else "interrupted" if self.is_paused else "idle"
+        if self.run is not None:
+            return "busy"
+        return "interrupted" if self.is_paused or self.is_cancelled else "idle"
 
     def _answer(self, step: Any) -> Any:
         match step:
@@ -133,6 +144,9 @@ class RacingThread:
                 return self._report()
             case "threads", "update_state":
                 return self._request(call.args[1]["preemption"])
+            case "threads", "get_state":
+                asked = [{"id": "i", "value": "go on?"}] if self.is_paused else []
+                return {"values": {}, "tasks": [{"name": "model", "interrupts": asked}]}
             case "runs", "create":
                 return self._create(call.options)
             case "runs", "list":

@@ -30,6 +30,7 @@ WORDS = (
     ),
     ("ProtocolSseTransport", "SyncProtocolSseTransport"),
     ("ProtocolWebSocketTransport", "SyncProtocolWebSocketTransport"),
+    ("is_awaited=True", "is_awaited=False"),
     ("async def ", "def "),
     ("await ", ""),
     ("AsyncGenerator[Event, None]", "Generator[Event, None, None]"),

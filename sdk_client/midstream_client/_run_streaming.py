@@ -1,0 +1,97 @@
+"""A run's own stream, read into events.
+
+A run that is taken over by another worker says so by a second `metadata` part, with a higher `attempt`. Its
+node begins again, under new message ids; of the messages that were shown, those that the state does not hold
+are void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from midstream_client._flow import END, Call, Emit, Next, Open, StreamFlow, again
+from midstream_client._shown import Reader, messages_in, text_of
+
+MODES = ("messages-tuple", "custom", "updates")
+
+CAN_BE_JOINED: Mapping[str, Any] = {
+    "stream_mode": list(MODES),
+    "stream_subgraphs": True,
+    "stream_resumable": True,
+}
+"""How a run is started so that its stream can be read, at once or later."""
+
+
+@dataclass(slots=True)
+class RunReader(Reader):
+    """Reads the parts of one run's stream."""
+
+    def read(self, part: Any) -> StreamFlow[None]:
+        kind, *space = str(part.event).split("|")
+        namespace = tuple(space)
+        data = part.data
+        match kind:
+            case "metadata" if isinstance(data, Mapping):
+                yield from self._metadata(data)
+            case "messages" if isinstance(data, list):
+                message, about = data
+                node = about.get("langgraph_node")
+                if message.get("type") in ("AIMessageChunk", "ai"):
+                    yield from map(Emit, self._words(message, node, namespace))
+                elif message.get("type") == "tool":
+                    yield from map(Emit, self.shown.result(message, node, namespace))
+            case "updates" if isinstance(data, Mapping):
+                for node, update in data.items():
+                    for message in messages_in(update):
+                        yield from map(Emit, self._tools(message, node, namespace))
+            case "custom":
+                yield Emit(self.custom(data, namespace))
+            case "error":
+                said = data if isinstance(data, Mapping) else {}
+                self.failure = (said.get("error"), str(said.get("message", data)))
+
+    def _metadata(self, data: Mapping[str, Any]) -> StreamFlow[None]:
+        attempt = int(data.get("attempt") or 1)
+        if not self.run_id:
+            yield from self.begin(str(data.get("run_id", "")), attempt)
+        elif attempt > self.attempt:
+            state = yield from again(Call("threads", "get_state", (self.thread_id,)))
+            yield from self.retried(attempt, messages_in(state.get("values")))
+
+    def _words(self, message: Mapping[str, Any], node: str | None, namespace: tuple[str, ...]) -> Any:
+        name = message.get("id")
+        is_whole = message.get("type") == "ai"
+        if name is None or (is_whole and name in self.shown.texts):
+            # A whole message comes after its tokens, too.
+            return ()
+        return self.shown.text(text_of(message.get("content")), name, node, namespace)
+
+    def _tools(self, message: Mapping[str, Any], node: str | None, namespace: tuple[str, ...]) -> Any:
+        if message.get("type") == "ai":
+            for call in message.get("tool_calls") or ():
+                yield from self.shown.call(call, str(message.get("id")), node, namespace)
+        elif message.get("type") == "tool":
+            yield from self.shown.result(message, node, namespace)
+
+
+def start(reader: RunReader, assistant_id: str, work: Mapping[str, Any]) -> StreamFlow[None]:
+    """Starts a run and reads its stream."""
+    options = {**CAN_BE_JOINED, "on_disconnect": "continue", **work}
+    yield Open(Call("runs", "stream", (reader.thread_id, assistant_id), options))
+    yield from _read(reader)
+
+
+def join(reader: RunReader, run_id: str) -> StreamFlow[None]:
+    """Reads the stream of a run that is there, from the first event that the server has kept."""
+    yield from reader.begin(run_id)
+    # Without modes: the server would filter by the names of its events, which are not those of the modes, and
+    # leave out the tokens.
+    yield Open(Call("runs", "join_stream", (reader.thread_id, run_id), {"last_event_id": "-1"}))
+    yield from _read(reader)
+
+
+def _read(reader: RunReader) -> StreamFlow[None]:
+    while (part := (yield Next())) is not END:
+        yield from reader.read(part)

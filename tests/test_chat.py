@@ -1,0 +1,102 @@
+"""What a chat does in moments that a person at a terminal seldom meets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+from langgraph_sdk.errors import ConflictError
+
+from midstream_client.chat import Chat
+from midstream_client.events import Done, Event, Started, Token
+from midstream_client.requests import Sent
+
+
+class FakeHost:
+    """What a chat calls of `Midstream`; a test says what is streamed, and when."""
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[Event | Exception] = asyncio.Queue()
+        self.calls: list[tuple[str, Any]] = []
+        self.sent: asyncio.Queue[Sent] = asyncio.Queue()
+
+    async def stream(self, thread_id: str, assistant_id: str, **what: Any) -> AsyncIterator[Event]:
+        self.calls.append(("stream", what))
+        while True:
+            event = await self.events.get()
+            if isinstance(event, Exception):
+                raise event
+            yield event
+            if isinstance(event, Done):
+                return
+
+    async def halt(self, thread_id: str, reason: str, *, run_id: str | None = None) -> None:
+        self.calls.append(("halt", run_id))
+
+    async def send(self, thread_id: str, assistant_id: str, text: str) -> Sent:
+        self.calls.append(("send", text))
+        return await self.sent.get()
+
+
+class Person:
+    """A chat, and time for it to do what it has been told."""
+
+    def __init__(self) -> None:
+        self.host = FakeHost()
+        self.chat = Chat(self.host, "agent", "t", lambda: None)  # type: ignore[arg-type]  # as much as it calls
+
+    async def happens(self, *events: Event | Exception) -> None:
+        for event in events:
+            self.host.events.put_nowait(event)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+REQUEST = httpx.Request("POST", "http://server.test")
+STORY = {"input": {"messages": [{"role": "user", "content": "A story."}]}}
+
+
+async def test_a_halt_names_its_run_so_that_it_never_stops_the_next_one() -> None:
+    person = Person()
+    person.chat.submit("A story.")
+    await person.happens()
+    assert person.chat.halt()
+    await person.happens()
+    assert person.host.calls == [("stream", STORY)]
+
+    # Pressed before the run was there.
+    await person.happens(Started("r"))
+    assert person.host.calls == [("stream", STORY), ("halt", "r")]
+    await person.happens(Done("r", "success"))
+    assert not person.chat.halt()
+
+
+async def test_a_run_of_somebody_else_is_steered_and_listened_to() -> None:
+    person = Person()
+    person.chat.submit("A story.")
+    await person.happens(ConflictError("busy", response=httpx.Response(409, request=REQUEST), body=None))
+    person.host.sent.put_nowait(Sent("s", "steered", "theirs", ("m",)))
+    await person.happens(Started("theirs"), Token("Well.", "m1", "model"), Done("theirs", "success"))
+
+    assert person.host.calls == [("stream", STORY), ("send", "A story."), ("stream", {"run_id": "theirs"})]
+    assert person.chat.transcript.text() == "you    A story.\nagent  Well."
+    assert not person.chat.is_answering
+
+
+async def test_a_run_that_was_heard_to_its_end_is_not_told_again() -> None:
+    person = Person()
+    person.chat.submit("A story.")
+    await person.happens(Started("r"), Token("Once", "m1", "model"))
+    person.chat.submit("Shorter.")
+    await person.happens(Done("r", "success"))
+    person.host.sent.put_nowait(Sent("s", "steered", "r", ("m",)))
+    await person.happens()
+
+    assert person.host.calls == [("stream", STORY), ("send", "Shorter.")]
+    person.host.sent.put_nowait(Sent("s", "started", "next", ("m",)))
+    person.chat.submit("Again.")
+    await person.happens(Done("r2", "interrupted", is_cancelled=True))
+    assert "cancelled: the answer is not kept" in person.chat.transcript.text()
+    await person.chat.close()

@@ -1,0 +1,198 @@
+"""The three ways of a stream say the same: of a busy thread, of a run that is not there, of how one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, get_args
+
+import httpx
+import pytest
+from langgraph_sdk.errors import ConflictError, NotFoundError, UnprocessableEntityError
+
+from midstream_client import approve
+from midstream_client._streaming import Protocol
+from midstream_client.events import (
+    Custom,
+    Done,
+    Error,
+    Injected,
+    Interrupted,
+    Started,
+    Token,
+    ToolResult,
+)
+from support.hosted import Host, calls, said
+
+FIRST = "You said: Hello. word1 word2 word3"
+
+
+Story = Callable[[Host, str], Coroutine[Any, Any, None]]
+
+
+def on_every_way(story: Story) -> Callable[[str], Coroutine[Any, Any, None]]:
+    """Makes a test of a story that is told on both clients and each protocol, all at the same time."""
+
+    async def test(hosted_url: str) -> None:
+        async def told(host: Host, protocol: str) -> None:
+            try:
+                await story(host, protocol)
+            except BaseException as error:
+                error.add_note(f"by {protocol}, {type(host.client).__name__}")
+                raise
+
+        hosts = [Host(hosted_url, kind) for kind in ("async", "sync")]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for host in hosts:
+                    for protocol in get_args(Protocol):
+                        group.create_task(told(host, protocol))
+        finally:
+            for host in hosts:
+                await host.close()
+
+    test.__name__, test.__doc__ = story.__name__, story.__doc__
+    return test
+
+
+async def words(host: Host, thread_id: str, run_id: str, protocol: str) -> str:
+    events = await host.events(thread_id, "brief", run_id=run_id, protocol=protocol)
+    assert (events[0], events[-1]) == (Started(run_id), Done(run_id, "success"))
+    return "".join(event.text for event in events if isinstance(event, Token))
+
+
+@on_every_way
+async def test_a_busy_thread_takes_no_other_run_unless_it_is_told_to(host: Host, protocol: str) -> None:
+    thread_id = await host.thread()
+    busy = await host.runs.create(thread_id, "long", input=said("Tell me a story."))
+
+    with pytest.raises(ConflictError, match="already running"):
+        await host.events(thread_id, "brief", input=said("Hello"), protocol=protocol)
+    assert [run["run_id"] for run in await host.runs.list(thread_id)] == [busy["run_id"]]
+
+    what: Any = {"input": said("Hello"), "protocol": protocol, "multitask_strategy": "interrupt"}
+    events = await host.events(thread_id, "brief", **what)
+    assert "".join(event.text for event in events if isinstance(event, Token)) == FIRST
+    assert (await host.runs.get(thread_id, busy["run_id"]))["status"] == "interrupted"
+
+
+@on_every_way
+async def test_answers_to_a_busy_thread_are_refused_or_wait_as_one_says(host: Host, protocol: str) -> None:
+    thread_id = await host.thread()
+    emails = calls(("send_email", {"to": "ann", "body": "hi"}), ("send_email", {"to": "bob", "body": "hi"}))
+    await host.events(thread_id, "per_call", input=said(emails), protocol=protocol)
+    ann, bob = await host.midstream.interrupts(thread_id)
+    await host.midstream.resume(thread_id, "per_call", {ann.id: approve()}, wait=False)
+
+    answer: Any = {"resume": {bob.id: approve()}, "protocol": protocol}
+    with pytest.raises(ConflictError, match="already running"):
+        await host.events(thread_id, "per_call", **answer)
+    with pytest.raises(ConflictError, match="already running"):
+        await host.midstream.resume(thread_id, "per_call", {bob.id: approve()})
+
+    events = await host.events(thread_id, "per_call", **answer, multitask_strategy="enqueue")
+    assert "sent to bob" in [event.content for event in events if isinstance(event, ToolResult)]
+    assert events[-1] == Done(events[0].run_id, "success")
+
+
+@on_every_way
+async def test_a_run_that_was_started_either_way_is_joined_either_way(host: Host, protocol: str) -> None:
+    thread_id = await host.thread()
+    sent = await host.midstream.send(thread_id, "brief", "Hello")
+    assert await words(host, thread_id, sent.run_id, protocol) == FIRST
+
+    for started_by in ("runs", "threads"):
+        events = await host.events(thread_id, "brief", input=said("Hello"), protocol=started_by)
+        assert await words(host, thread_id, events[0].run_id, protocol) == FIRST
+
+
+@on_every_way
+async def test_a_run_that_is_not_there_is_the_sdks_own_error(host: Host, protocol: str) -> None:
+    thread_id, nowhere = await host.thread(), str(uuid.uuid4())
+    for wrong, error, about in (
+        ({"run_id": nowhere}, NotFoundError, thread_id),
+        ({"run_id": "nobody"}, UnprocessableEntityError, thread_id),
+        ({"input": said("Hello")}, NotFoundError, nowhere),
+        ({"input": said("Hello"), "assistant_id": "nobody"}, UnprocessableEntityError, thread_id),
+    ):
+        what: dict[str, Any] = {"assistant_id": "brief", **wrong}
+        with pytest.raises(error) as missing:
+            await host.events(about, what.pop("assistant_id"), protocol=protocol, **what)
+        assert isinstance(missing.value, httpx.HTTPStatusError)
+
+
+@on_every_way
+async def test_a_failure_has_its_name_and_its_message(host: Host, protocol: str) -> None:
+    thread_id = await host.thread()
+    await host.events(thread_id, "fragile", input=said("Hello"), protocol=protocol)
+    asked = {each.value: each.id for each in await host.midstream.interrupts(thread_id)}
+    answers: dict[str, Any] = {asked["typed?"]: {"choice": "red"}, asked["plain?"]: "bad"}
+
+    events = await host.events(thread_id, "fragile", resume=answers, protocol=protocol)
+
+    run_id = events[0].run_id
+    assert events[-2:] == [Error(run_id, "ValueError", "cannot stand that"), Done(run_id, "error")]
+
+
+@on_every_way
+async def test_input_that_the_graph_cannot_take_ends_in_an_error(host: Host, protocol: str) -> None:
+    """The server cannot even read the thread's state afterwards."""
+    thread_id = await host.thread()
+    await host.events(thread_id, "brief", input=said("Hello"))
+
+    events = await host.events(thread_id, "brief", input={"messages": 3}, protocol=protocol)
+
+    assert [type(event) for event in events] == [Started, Error, Done]
+    assert (events[1].error, events[2].status) == ("NotImplementedError", "error")
+
+
+@on_every_way
+async def test_a_run_that_was_cancelled_is_told_from_one_that_has_paused(host: Host, protocol: str) -> None:
+    thread_id = await host.thread()
+    asked = said(calls(("ask_user", {"question": "which?"})))
+    paused = await host.events(thread_id, "brief", input=asked, protocol=protocol)
+    assert isinstance(paused[-2], Interrupted)
+    assert paused[-1] == Done(paused[0].run_id, "interrupted")
+
+    thread_id = await host.thread()
+    events: list[Any] = []
+    async for event in host.midstream.stream(thread_id, "long", input=said("Hello"), protocol=protocol):
+        if isinstance(event, Token) and not any(isinstance(each, Token) for each in events):
+            await host.runs.cancel(thread_id, events[0].run_id)
+        events.append(event)
+    assert [type(event) for event in events if not isinstance(event, Token)] == [Started, Done]
+    assert events[-1] == Done(events[0].run_id, "interrupted", is_cancelled=True)
+
+
+@on_every_way
+async def test_what_a_node_writes_comes_once_and_whole(host: Host, protocol: str) -> None:
+    """On the newer protocol midstream's own events come twice, and what else a node writes comes bare."""
+    thread_id = await host.thread()
+    steered = await host.midstream.steer(thread_id, "be brief")
+
+    events = await host.events(thread_id, "noisy", input=said("Hello"), protocol=protocol)
+
+    assert [event.data for event in events if isinstance(event, Custom)] == ["text", {"at": 1}, None]
+    (injected,) = [event for event in events if isinstance(event, Injected)]
+    assert injected.request_ids == (steered.id,)
+
+
+@on_every_way
+async def test_a_runs_context_reaches_it(host: Host, protocol: str) -> None:
+    thread_id = await host.thread()
+    events = await host.events(
+        thread_id, "noisy", input=said("Hello"), context={"tone": "kind"}, protocol=protocol
+    )
+    assert {"tone": "kind"} in [event.data for event in events if isinstance(event, Custom)]
+
+
+async def test_a_word_that_is_none_of_the_allowed_ones_names_them() -> None:
+    host = Host("http://server.test", "async")
+    with pytest.raises(ValueError, match="one of runs, threads, websocket, not 'sse'"):
+        await host.events("t", "brief", input={}, protocol="sse")
+    with pytest.raises(ValueError, match="one of reject, enqueue, interrupt, rollback, not 'wait'"):
+        await host.events("t", "brief", input={}, multitask_strategy="wait")
+    with pytest.raises(ValueError, match="one of reject, enqueue, interrupt, rollback"):
+        await host.midstream.resume("t", "brief", {"i": 1}, multitask_strategy="wait")
+    await host.close()
