@@ -1,4 +1,7 @@
-"""Runs all benchmarks, one after the other, each in a process of its own."""
+"""Runs all benchmarks, or those that are named, one after the other, each in a process of its own.
+
+`--quick` runs them just often enough to see that they work.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,9 @@ NAMES = (
 
 
 def main() -> int:
+    options = [each for each in sys.argv[1:] if each.startswith("-")]
     failed = []
-    for name in sys.argv[1:] or NAMES:
+    for name in [each for each in sys.argv[1:] if not each.startswith("-")] or NAMES:
         if name == "typescript" and shutil.which("npm") is None:
             print(f"\n== {name}: left out, since there is no npm", flush=True)
             continue
@@ -36,7 +40,8 @@ def main() -> int:
             continue
         print(f"\n== {name}", flush=True)
         began = time.monotonic()
-        if subprocess.run([sys.executable, "-m", f"bench.{name}"], cwd=ROOT, check=False).returncode:
+        command = [sys.executable, "-m", f"bench.{name}", *options]
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
             failed.append(name)
         print(f"\n({name}: {time.monotonic() - began:.0f} s)", flush=True)
     if failed:

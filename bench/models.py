@@ -14,13 +14,26 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
 
-Content = Literal["text", "blocks"]
+Content = Literal["text", "blocks", "whitespace", "reasoning", "tool arguments"]
 
 Opening: TypeAlias = Callable[[], Awaitable[object]]
 
 
-def _content(kind: Content) -> Any:
-    return "word " if kind == "text" else [{"type": "text", "text": "word ", "index": 0}]
+CONTENTS: dict[Content, Any] = {
+    "text": "word ",
+    "blocks": [{"type": "text", "text": "word ", "index": 0}],
+    "whitespace": " ",
+    "reasoning": [{"type": "thinking", "thinking": "word ", "index": 0}],
+    "tool arguments": "",
+}
+
+
+def _message(kind: Content, place: int, size: int) -> AIMessageChunk:
+    if kind != "tool arguments":
+        return AIMessageChunk(content=CONTENTS[kind])
+    args = '{"text": "' if place == 0 else '"}' if place == size - 1 else "word "
+    first = {"name": "search", "id": "call_1"} if place == 0 else {}
+    return AIMessageChunk(content="", tool_call_chunks=[tool_call_chunk(args=args, index=0, **first)])
 
 
 class ReadyModel(BaseChatModel):
@@ -52,14 +65,16 @@ class ReadyModel(BaseChatModel):
             chunk.message.__dict__.update(id=None, response_metadata={})
         if self._chunks:
             return
-        first = ChatGenerationChunk(message=AIMessageChunk(content=_content(self.content)))
+        kinds = [_message(self.content, place, self.size) for place in (0, 1, self.size - 1)]
+        first, middle, last = (ChatGenerationChunk(message=message) for message in kinds)
+        chunks = [first, *[middle] * (self.size - 2), last]
         self._chunks[:] = [
-            first.model_copy(update={"message": first.message.model_copy()}) for _ in range(self.size)
+            chunk.model_copy(update={"message": chunk.message.model_copy()}) for chunk in chunks
         ]
         if self.calls_tool:
             call = tool_call_chunk(name="search", args="{}", id="call_1", index=0)
             self._chunks[0] = ChatGenerationChunk(
-                message=AIMessageChunk(content=_content(self.content), tool_call_chunks=[call])
+                message=AIMessageChunk(content=CONTENTS[self.content], tool_call_chunks=[call])
             )
 
     async def _astream(

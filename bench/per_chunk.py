@@ -120,10 +120,12 @@ def in_graph(model: ReadyModel, drive: Drive, *, names: Sequence[str]) -> list[S
         OFF: ModelNode(model, preemption=Preemption(enabled=False)),
         POLLED: ModelNode(model, preemption=polled),
     }
-    return [_side(name, nodes[name], model, drive) for name in names]
+    return [node_side(name, nodes[name], model, drive) for name in names]
 
 
-def _side(name: str, node: Any, model: ReadyModel, drive: Drive, saver: InMemorySaver | None = None) -> Side:
+def node_side(
+    name: str, node: Any, model: ReadyModel, drive: Drive, saver: InMemorySaver | None = None
+) -> Side:
     builder = StateGraph(MidstreamState)
     builder.add_node("model", node)
     builder.add_edge(START, "model")
@@ -152,7 +154,7 @@ def armed(size: int) -> list[Side]:
 
     asked = model.model_copy(update={"opening": ask})
     plain = in_graph(model, invoked, names=[LOOP, NODE])
-    return [*plain, _side(ARMED, ModelNode(asked), asked, drive, saver)]
+    return [*plain, node_side(ARMED, ModelNode(asked), asked, drive, saver)]
 
 
 def groups(size: int) -> list[Group]:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +15,17 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
-PACKAGES = ("langgraph", "langgraph-api", "langgraph-sdk", "langchain-core", "langchain-openai", "xllamacpp")
+QUICK = "--quick"
+
+PACKAGES = (
+    "langgraph",
+    "langgraph-api",
+    "langgraph-sdk",
+    "langchain-core",
+    "langchain",
+    "langchain-openai",
+    "xllamacpp",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +62,23 @@ class Check:
         return self.measured <= self.limit
 
 
-def arguments(about: str | None, *, rounds: int, seed: int = 7) -> argparse.Namespace:
-    """Returns the command's arguments, of which every benchmark has two."""
+def arguments(about: str | None, *, rounds: int, quick: int = 1, seed: int = 7) -> argparse.Namespace:
+    """Returns the command's arguments, which are the same for every benchmark.
+
+    Args:
+        about: The benchmark's docstring.
+        rounds: How often each side runs.
+        quick: How often with `--quick`.
+        seed: Of everything that is random.
+    """
     parser = argparse.ArgumentParser(description=(about or "").partition("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"how often each side runs ({rounds})")
+    parser.add_argument("--rounds", type=int, default=None, help=f"how often each side runs ({rounds})")
     parser.add_argument("--seed", type=int, default=seed, help=f"of everything that is random ({seed})")
-    return parser.parse_args()
+    parser.add_argument(QUICK, action="store_true", help="a look whether it works: no figures, no files")
+    options = parser.parse_args()
+    if options.rounds is None:
+        options.rounds = quick if options.quick else rounds
+    return options
 
 
 def publish(
@@ -68,7 +90,7 @@ def publish(
     checks: Sequence[Check] = (),
     picture: str | None = None,
 ) -> None:
-    """Prints the tables and the checks, and writes the two files.
+    """Prints the tables and the checks, and writes the two files, except with `--quick`.
 
     Args:
         name: The benchmark's module.
@@ -87,6 +109,8 @@ def publish(
         ]
         print(f"\n{Table('Promised', ['figure', 'at most', 'measured', 'kept'], rows)}", flush=True)
 
+    if QUICK in sys.argv:
+        return
     RESULTS.mkdir(exist_ok=True)
     facts = {
         "command": f"python -m bench.{name}",

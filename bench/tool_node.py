@@ -1,38 +1,55 @@
 """What the tool node costs for each call of a batch, beside LangGraph's own node and one `Send` per call.
 
-Tools that do nothing run in a compiled graph with a saver in memory. Without a gate in the batch the parent's
-path serves, and should cost the same. With a gate each call is a task of its own; so it is in a graph that
-sends every call to the tool node by itself, which is how LangChain's agents keep finished calls.
+Tools that do nothing run in a compiled graph with a saver, in memory or on PostgreSQL. Without a gate in the
+batch the parent's path serves, and should cost the same. With a gate each call is a task of its own; so it is
+in a graph that sends every call to the tool node by itself, which is how LangChain's agents keep finished
+calls. Where calls ask a person, the whole batch is timed: until the questions are there, and again until all
+are answered and everything is done.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode as StockToolNode
-from langgraph.types import Send
+from langgraph.types import Command, Interrupt, Send, interrupt
 
 from bench.measure import Ratio, Side, in_turns, median
+from bench.postgres import postgres
 from bench.report import Check, Table, arguments, publish
 from bench.svg import Bar, bars
+from bench.tool_faults import Approval
 from midstream import ToolNode
 
 STOCK, SENT = "one batch, stock", "a Send per call, stock"
 UNGATED, GATED, CONDITION = "one batch, no gate", "one batch, gated", "one batch, gated by `when`"
+ALWAYS = 'one batch, durable="always"'
+ITSELF, BATCHED, EACH = "one batch, tools ask", "one batch, asked for all", "one batch, asked for each"
 
 SIZES = (1, 8, 64)
+PAUSES = ((1, 1), (8, 1), (8, 4), (64, 1), (64, 4))
+"""How many calls, and how many of them ask."""
+
 REPEATS = {1: 40, 8: 12, 64: 2}
 """How many batches are timed as one, so that each sample takes about as long."""
 
 LIMIT_UNGATED = 1.03
 LIMIT_GATED = 1.0
+
+MEMORY, POSTGRES = "memory", "PostgreSQL"
 
 
 class State(TypedDict):
@@ -52,119 +69,218 @@ async def ainstant() -> str:
 
 
 @tool
+async def approved() -> str:
+    """Do nothing, once it is approved."""
+    return "done"
+
+
+@tool
+async def asking() -> str:
+    """Do nothing, once a person has approved; asks itself."""
+    interrupt({"approve": "?"}, response_schema=Approval)
+    return "done"
+
+
+@tool
 def other() -> str:
     """Not called."""
     return "done"
 
 
-def batch(size: int, name: str) -> dict[str, Any]:
-    calls = [{"name": name, "args": {}, "id": f"call_{i}", "type": "tool_call"} for i in range(size)]
+TOOLS = [instant, ainstant, approved, asking, other]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A batch, and where it runs."""
+
+    size: int
+    pauses: int = 0
+    saver: str = MEMORY
+    is_async: bool = True
+
+    @property
+    def name(self) -> str:
+        calls = f"{self.size} call{'s' if self.size > 1 else ''}"
+        colour = "async" if self.is_async else "sync"
+        asked = f", {self.pauses} of them ask{'s' if self.pauses == 1 else ''}" if self.pauses else ""
+        return f"{colour}, {self.saver}, {calls}{asked}"
+
+    @property
+    def repeats(self) -> int:
+        return max(1, REPEATS[self.size] // (4 if self.pauses else 1))
+
+
+def settings() -> list[Setting]:
+    unasked = [
+        Setting(size, saver=saver, is_async=is_async)
+        for is_async, saver in ((True, MEMORY), (False, MEMORY), (True, POSTGRES))
+        for size in SIZES
+    ]
+    asked = [Setting(size, pauses, saver) for saver in (MEMORY, POSTGRES) for size, pauses in PAUSES]
+    return [*unasked, *asked]
+
+
+def batch(setting: Setting, asks: str) -> dict[str, Any]:
+    names = [asks] * setting.pauses + ["ainstant" if setting.is_async else "instant"] * setting.size
+    calls = [
+        {"name": name, "args": {}, "id": f"call_{i}", "type": "tool_call"}
+        for i, name in enumerate(names[: setting.size])
+    ]
     return {"messages": [AIMessage("", id="ai", tool_calls=calls)]}
 
 
-def in_one(node: Any) -> Any:
+def in_one(node: Any, saver: Any) -> Any:
     builder = StateGraph(State).add_node("tools", node)
-    return builder.add_edge(START, "tools").compile(checkpointer=InMemorySaver())
+    return builder.add_edge(START, "tools").compile(checkpointer=saver)
 
 
-def one_by_one(node: Any) -> Any:
+def one_by_one(node: Any, saver: Any) -> Any:
     def each(state: State) -> list[Send]:
         message: Any = state["messages"][-1]
         return [Send("tools", [call]) for call in message.tool_calls]
 
     builder = StateGraph(State).add_node("tools", node)
-    return builder.add_conditional_edges(START, each, ["tools"]).compile(checkpointer=InMemorySaver())
+    return builder.add_conditional_edges(START, each, ["tools"]).compile(checkpointer=saver)
 
 
-def sides(size: int, *, asynchronous: bool) -> list[Side]:
-    name = "ainstant" if asynchronous else "instant"
-    tools = [instant, ainstant, other]
+def unasked(is_async: bool) -> dict[str, Callable[[Any], Any]]:
+    """The ways of a batch that nobody is asked about."""
+    name = "ainstant" if is_async else "instant"
     # Gates that let everything pass: what it costs to wait for a person is not the question here.
     policy: Any = {name: {"allowed_decisions": ["approve"], "when": lambda _: False}}
-    graphs: dict[str, Callable[[], Any]] = {
-        STOCK: lambda: in_one(StockToolNode(tools)),
-        UNGATED: lambda: in_one(ToolNode(tools, interrupt_on={"other": True}, interrupting_tools=["other"])),
-        GATED: lambda: in_one(ToolNode(tools, interrupting_tools=[name])),
-        CONDITION: lambda: in_one(ToolNode(tools, interrupt_on=policy)),
-        SENT: lambda: one_by_one(StockToolNode(tools)),
+    nodes: dict[str, Any] = {
+        UNGATED: partial(ToolNode, interrupt_on={"other": True}, interrupting_tools=["other"]),
+        GATED: partial(ToolNode, interrupting_tools=[name]),
+        CONDITION: partial(ToolNode, interrupt_on=policy),
+        ALWAYS: partial(ToolNode, durable="always"),
     }
-    given = batch(size, name)
+    ours = {way: partial(_made, in_one, node) for way, node in nodes.items()}
+    return {
+        STOCK: partial(_made, in_one, StockToolNode),
+        **ours,
+        SENT: partial(_made, one_by_one, StockToolNode),
+    }
 
-    def side(way: str, make: Callable[[], Any]) -> Side:
+
+def asked() -> dict[str, tuple[str, Callable[[Any], Any]]]:
+    """The ways of a batch with questions: the tool that asks or is asked about, and the graph."""
+    gates: Any = {"approved": {"allowed_decisions": ["approve", "reject"]}}
+    each = partial(ToolNode, interrupt_on=gates, interrupt_mode="per_call")
+    return {
+        STOCK: ("asking", partial(_made, in_one, StockToolNode)),
+        ITSELF: ("asking", partial(_made, in_one, partial(ToolNode, interrupting_tools=["asking"]))),
+        BATCHED: ("approved", partial(_made, in_one, partial(ToolNode, interrupt_on=gates))),
+        EACH: ("approved", partial(_made, in_one, each)),
+        SENT: ("asking", partial(_made, one_by_one, StockToolNode)),
+    }
+
+
+def _made(shape: Callable[[Any, Any], Any], node: Callable[..., Any], saver: Any) -> Any:
+    return shape(node(TOOLS), saver)
+
+
+def answer(question: Interrupt) -> Any:
+    requests = question.value.get("action_requests")
+    return {"decisions": [{"type": "approve"} for _ in requests]} if requests else {"type": "approve"}
+
+
+def sides(setting: Setting, saver: Any) -> list[Side]:
+    """The ways to run one batch; without a saver, each gets a new one in memory every time."""
+
+    def side(way: str, asks: str, make: Callable[[Any], Any]) -> Side:
         graph: Any = None
+        given = batch(setting, asks)
 
         def prepare() -> None:
             nonlocal graph
-            graph = make()
+            graph = make(saver or InMemorySaver())
 
         async def run() -> None:
-            for turn in range(REPEATS[size]):
-                config = {"configurable": {"thread_id": str(turn)}}
-                if asynchronous:
-                    await graph.ainvoke(given, config)
-                else:
+            for _ in range(setting.repeats):
+                config = {"configurable": {"thread_id": str(uuid.uuid4())}}
+                if not setting.is_async:
                     graph.invoke(given, config)
+                    continue
+                seen = await graph.ainvoke(given, config)
+                while questions := seen.get("__interrupt__"):
+                    answers = {each.id: answer(each) for each in questions}
+                    seen = await graph.ainvoke(Command(resume=answers), config)
 
         return Side(way, run, prepare)
 
-    return [side(way, make) for way, make in graphs.items()]
+    if setting.pauses:
+        return [side(way, asks, make) for way, (asks, make) in asked().items()]
+    return [side(way, "", make) for way, make in unasked(setting.is_async).items()]
 
 
-def report(samples: Mapping[str, Mapping[str, list[float]]], options: Mapping[str, Any]) -> None:
+def report(samples: Mapping[str, Mapping[str, list[float]]], options: argparse.Namespace) -> None:
     """Works out the ratios, prints them and leaves them in `results/`."""
-    rows: list[list[str]] = []
+    rows: dict[bool, list[list[str]]] = {False: [], True: []}
     checks: list[Check] = []
     drawn: list[tuple[str, list[Bar]]] = []
 
-    for what, taken in samples.items():
-        size = int(what.split()[1])
+    for setting in settings():
+        taken = samples[setting.name]
+        base = SENT if setting.pauses else STOCK
         picture: list[Bar] = []
         for way, seconds in taken.items():
-            each = median(seconds) / REPEATS[size] / size * 1e6
+            each = median(seconds) / setting.repeats / setting.size * 1e6
             to_stock, to_sent = Ratio.of(seconds, taken[STOCK]), Ratio.of(seconds, taken[SENT])
-            shown = [f"{value:.3f}" for value in (to_stock.median, to_stock.p1, to_stock.p99)]
-            rows.append([what, way, f"{each:.0f}", *shown, f"{to_sent.median:.3f}"])
-            if way == STOCK:
-                picture.append(Bar(way, 1.0, is_base=True, text=f"{each:.0f} us"))
+            shown = [f"{value:.3f}" for value in (to_stock.median, to_stock.error, to_stock.p99)]
+            cells = [f"{to_sent.median:.3f}", f"{to_sent.error:.3f}"]
+            rows[bool(setting.pauses)].append([setting.name, way, f"{each:.0f}", *shown, *cells])
+            ratio = to_sent if setting.pauses else to_stock
+            if way == base:
+                picture.append(Bar(way, 1.0, is_base=True, text=f"{each:.0f} us a call"))
             else:
-                limit = LIMIT_UNGATED if way == UNGATED else None
-                picture.append(Bar(way, to_stock.median, to_stock.p1, to_stock.p99, limit))
-        for way, base, limit in ((UNGATED, STOCK, LIMIT_UNGATED), (GATED, SENT, LIMIT_GATED)):
-            checks.append(Check(f"{what}: {way}, to {base}", limit, Ratio.of(taken[way], taken[base]).median))
-        drawn.append((what, picture))
+                limit = {UNGATED: LIMIT_UNGATED}.get(way)
+                picture.append(
+                    Bar(way, ratio.median, ratio.p1, ratio.p99, limit, is_base=way in (STOCK, SENT))
+                )
+        drawn.append((setting.name, picture))
+        promised = [
+            (UNGATED, STOCK, LIMIT_UNGATED),
+            (GATED, SENT, LIMIT_GATED),
+            (CONDITION, SENT, LIMIT_GATED),
+        ]
+        for way, base, limit in promised if not setting.pauses else ():
+            measured = Ratio.of(taken[way], taken[base]).median
+            checks.append(Check(f"{setting.name}: {way}, to {base}", limit, measured))
 
-    table = Table(
-        f"Processor time per call, instant tools, {options['rounds']} rounds in turns",
-        ["what", "way", "us/call", "to stock", "p1", "p99", "to a Send per call"],
-        rows,
-    )
+    columns = ["what", "way", "us/call", "to stock", "+-", "p99", "to a Send per call", "+-"]
+    title = "Processor time per call, instant tools"
     publish(
         "tool_node",
-        [table],
-        options={**options, "repeats": REPEATS},
+        [
+            Table(f"{title}, {options.rounds} rounds in turns", columns, rows[False]),
+            Table(f"{title}, of batches with questions, until all is done", columns, rows[True]),
+        ],
+        options={"rounds": options.rounds, "seed": options.seed, "repeats": REPEATS},
         samples=samples,
         checks=checks,
         picture=bars(
             "Cost of a tool call",
-            "ratio of processor time to one batch of the stock node (grey = 1), median over rounds; whisker: "
-            "1st to 99th percentile; red: promised",
+            "ratio of processor time to the bar with a time, median over rounds; whisker: 1st to 99th "
+            "percentile; red: promised; grey: LangGraph's own node",
             drawn,
         ),
     )
 
 
-async def main() -> None:
-    options = arguments(__doc__, rounds=40)
+async def main(options: argparse.Namespace) -> None:
     samples: dict[str, dict[str, list[float]]] = {}
-    for asynchronous in (True, False):
-        for size in SIZES:
-            what = f"{'async' if asynchronous else 'sync'}, {size} call{'s' if size > 1 else ''}"
-            samples[what] = await in_turns(
-                sides(size, asynchronous=asynchronous), rounds=options.rounds, seed=options.seed
-            )
-            print(f"{what}: done", flush=True)
-    report(samples, {"rounds": options.rounds, "seed": options.seed})
+    async with AsyncExitStack() as stack:
+        saver = await stack.enter_async_context(
+            AsyncPostgresSaver.from_conn_string(stack.enter_context(postgres()))
+        )
+        await saver.setup()
+        for setting in settings():
+            ways = sides(setting, saver if setting.saver == POSTGRES else None)
+            samples[setting.name] = await in_turns(ways, rounds=options.rounds, seed=options.seed)
+            print(f"{setting.name}: done", flush=True)
+    report(samples, options)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(arguments(__doc__, rounds=40)))

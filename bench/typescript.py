@@ -1,9 +1,9 @@
 """The same chunks through midstream and through `@librechat/agents`, which seals streams in TypeScript.
 
-Both run on this machine with the same script: so many chunks, of text or of content blocks, without delay or
-20 ms apart, or silent for a second. Two languages are two speeds, so the cost of preemption is told against
-each side's own run without it. Needs npm; the first run installs the package and a Node.js of its own into
-`bench/ts/node_modules`.
+Both run on this machine with the same script: so many chunks of text, of whitespace, of reasoning or of a
+tool call's arguments, without delay; and a word every millisecond, every 20 ms, or silence for a second. Two
+languages are two speeds, so the cost of preemption is told against each side's own run without it. Needs npm;
+the first run installs the package and a Node.js of its own into `bench/ts/node_modules`.
 """
 
 from __future__ import annotations
@@ -15,25 +15,40 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from langgraph.checkpoint.memory import InMemorySaver
+
+from bench.halting import SILENT_AFTER, Provider, same_process, tried
 from bench.measure import Ratio, Side, in_turns, median, quantile
-from bench.models import ReadyModel
-from bench.per_chunk import NODE, OFF, alone, in_graph, streamed
+from bench.models import Content, ReadyModel
+from bench.per_chunk import BREATH, NODE, OFF, alone, in_graph, node_side, streamed
 from bench.report import Table, arguments, publish
-from bench.seal_latency import GAP, SILENT_AFTER, Try, same_process
-from bench.svg import Bar, bars
+from bench.svg import lines
+from midstream import Ledger, ModelNode, Preemption
 
 HERE = Path(__file__).resolve().parent / "ts"
-CHUNKS = 20_000
-SIZES = (1_000, 10_000, 100_000)
+LONG, SHORT = (1_000, 5_000, 20_000), (1_000, 2_000, 4_000)
+SIZES: dict[Content, tuple[int, ...]] = {
+    "text": LONG,
+    "whitespace": LONG,
+    "reasoning": LONG,
+    # Of these, 4,000 take the other side ten seconds, and 20,000 minutes.
+    "tool arguments": SHORT,
+}
 SILENT_MS = 1_000
-MINUTES = 20
+MINUTES = 30
 
 OURS, THEIRS = "midstream", "@librechat/agents"
-WAYS = ("bare", "off", "on")
+BARE, OFF_WAY, ON, WAITING = "bare", "off", "on", "waiting"
+WAYS = (BARE, OFF_WAY, ON, WAITING)
+
+PROVIDERS = (
+    Provider("a word every 1 ms", 1),
+    Provider("a word every 20 ms", 20),
+    Provider(f"silent for {SILENT_MS} ms", 20, SILENT_AFTER),
+)
 
 
 def installed() -> Path:
@@ -68,90 +83,124 @@ def theirs(asked: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def sides(model: ReadyModel) -> list[Side]:
-    bare = alone(model)[0]
+def ways_of(kind: Content) -> tuple[str, ...]:
+    """What is measured: no answer of text lets a request wait to its end."""
+    return WAYS[:-1] if kind == "text" else WAYS
+
+
+def sides(kind: Content, size: int) -> list[Side]:
+    model = ReadyModel(size=size, content=kind)
     off, on = in_graph(model, streamed, names=[OFF, NODE])
-    named = zip(WAYS, (bare, off, on), strict=True)
-    return [Side(way, side.run, side.prepare) for way, side in named]
+    found = [alone(model)[0], off, on, waiting(kind, size)]
+    return [Side(way, side.run, side.prepare) for way, side in zip(ways_of(kind), found, strict=False)]
+
+
+def waiting(kind: Content, size: int) -> Side:
+    """A request comes in as the answer begins, and nothing of it can be sealed."""
+    saver, thread = InMemorySaver(), ""
+
+    async def ask() -> None:
+        await Ledger(saver, thread).aappend({"kind": "halt", "reason": "measured"})
+
+    async def drive(graph: Any, thread_id: str) -> object:
+        nonlocal thread
+        thread = thread_id
+        return await streamed(graph, thread_id)
+
+    model = ReadyModel(size=size, content=kind, breath=BREATH, opening=ask)
+    node = ModelNode(model, preemption=Preemption(restart_grace=None))
+    return node_side(WAITING, node, model, drive, saver)
 
 
 async def ours(asked: dict[str, Any], seed: int) -> dict[str, Any]:
     """Runs the Python side; the same shape as what the other side prints."""
-    found: dict[str, Any] = {"per_chunk": {}, "growth": {}}
-    for kind in asked["kinds"]:
-        model = ReadyModel(size=asked["chunks"], content=kind)
-        taken = await in_turns(sides(model), rounds=asked["rounds"], seed=seed)
-        found["per_chunk"][kind] = {way: [each * 1e3 for each in seconds] for way, seconds in taken.items()}
-    for size in asked["sizes"]:
-        taken = await in_turns(sides(ReadyModel(size=size))[2:], rounds=asked["growthRounds"], seed=seed)
-        found["growth"][str(size)] = [each * 1e3 for each in taken["on"]]
-    moments = random.Random(seed)
-    found["latency"] = _shown(await same_process(len(asked["moments"]), moments, silent=False))
-    found["silent"] = _shown(await same_process(asked["silentTries"], moments, silent=True))
+    found: dict[str, Any] = {"per_chunk": {}, "latency": {}}
+    for kind, sizes in SIZES.items():
+        found["per_chunk"][kind] = {}
+        for size in sizes:
+            rounds = len(asked["scripts"][kind]["order"]) - 1
+            taken = await in_turns(sides(kind, size), rounds=rounds, seed=seed)
+            found["per_chunk"][kind][str(size)] = {
+                way: [each * 1e3 for each in seconds] for way, seconds in taken.items()
+            }
+    async with same_process() as start:
+        tries = {provider: len(asked["providers"][provider.name]["moments"]) for provider in PROVIDERS}
+        await tried(start, dict.fromkeys(PROVIDERS, 1), seed)
+        for provider, seen in (await tried(start, tries, seed)).items():
+            found["latency"][provider.name] = [each.numbers for each in seen]
     return found
 
 
-def _shown(tries: Sequence[Try]) -> list[dict[str, float]]:
-    return [{"late": e.late, "last_ms": e.last_ms, "sealed_ms": e.sealed_ms} for e in tries]
-
-
 def script(tries: int, rounds: int, seed: int) -> dict[str, Any]:
-    moments, orders = random.Random(seed), random.Random(seed)
+    """What both sides are to do."""
+    chance, orders = random.Random(seed), random.Random(seed)
+
+    def asked_of(provider: Provider, tries: int) -> dict[str, Any]:
+        moments = [provider.moment(chance) for _ in range(tries)]
+        return {
+            "gapMs": provider.gap_ms,
+            "silentAfter": provider.silent_after,
+            "silentMs": SILENT_MS,
+            "moments": [{"after": after, "delayMs": delay * 1e3} for after, delay in moments],
+        }
+
+    few = max(1, tries // 4)
     return {
-        "kinds": ["text", "blocks"],
-        "chunks": CHUNKS,
-        "rounds": rounds,
-        "order": [orders.sample(WAYS, len(WAYS)) for _ in range(rounds + 1)],
-        "sizes": SIZES,
-        "growthRounds": max(1, rounds // 3),
-        "gapMs": GAP * 1e3,
-        "silentAfter": SILENT_AFTER,
-        "silentMs": SILENT_MS,
-        "silentTries": max(1, tries // 4),
-        "moments": [
-            {"after": moments.randint(5, 12), "delayMs": moments.uniform(0, GAP * 1e3)} for _ in range(tries)
-        ],
+        "scripts": {
+            kind: {
+                "sizes": sizes,
+                "order": [orders.sample(ways, len(ways)) for _ in range(max(1, rounds // slow) + 1)],
+            }
+            for kind, sizes in SIZES.items()
+            for ways, slow in [(ways_of(kind), 4 if sizes == SHORT else 1)]
+        },
+        "providers": {
+            each.name: asked_of(each, tries if each.silent_after is None else few) for each in PROVIDERS
+        },
     }
 
 
 def cost(found: dict[str, dict[str, Any]]) -> Table:
     rows = []
-    for kind in ("text", "blocks"):
+    for kind, (*_, size) in SIZES.items():
         for name, side in found.items():
-            taken = side["per_chunk"][kind]
-            each = [f"{median(taken[way]) / CHUNKS * 1e3:.2f}" for way in WAYS]
-            ratio = Ratio.of(taken["on"], taken["off"])
-            to_bare = Ratio.of(taken["on"], taken["bare"])
-            rows.append([kind, name, *each, f"{ratio.median:.2f}", f"{to_bare.median:.2f}"])
-    columns = ["content", "package", "bare loop", "preemption off", "preemption on", "on : off", "on : bare"]
-    return Table(
-        f"Processor time, us per chunk, {CHUNKS:,} chunks, nothing requested; medians", columns, rows
-    )
+            taken = side["per_chunk"][kind][str(size)]
+            each = [f"{median(taken[way]) / size * 1e3:.1f}" if way in taken else "" for way in WAYS]
+            to_off = [
+                f"{Ratio.of(taken[way], taken[OFF_WAY]).median:.2f}" if way in taken else ""
+                for way in (ON, WAITING)
+            ]
+            rows.append([kind, f"{size:,}", name, *each, *to_off])
+    columns = ["content", "chunks", "package", "bare loop", "off", "on", "request waits"]
+    return Table("Processor time, us per chunk; medians", [*columns, "on : off", "waits : off"], rows)
 
 
 def growth(found: dict[str, dict[str, Any]]) -> Table:
     rows = []
-    for name, side in found.items():
-        taken = {size: median(side["growth"][str(size)]) for size in SIZES}
-        rows.append(
-            [name, *(f"{taken[size]:.0f}" for size in SIZES), f"{taken[SIZES[-1]] / taken[SIZES[-2]]:.1f}"]
-        )
-    columns = ["package", *(f"{size:,}" for size in SIZES), f"{SIZES[-1]:,} : {SIZES[-2]:,}"]
+    for kind, sizes in SIZES.items():
+        for name, side in found.items():
+            for way in (OFF_WAY, ON, WAITING):
+                by_size = side["per_chunk"][kind]
+                if way in by_size[str(sizes[0])]:
+                    each = [median(by_size[str(size)][way]) / size * 1e3 for size in sizes]
+                    shown = ", ".join(f"{us:.1f}" for us in each)
+                    rows.append([kind, name, way, f"{sizes[-1]:,}", shown, f"{each[-1] / each[0]:.1f}"])
+    columns = ["content", "package", "preemption", "up to", "us per chunk, short to long", "growth"]
     return Table(
-        "Processor time of a whole answer with preemption on, ms, by its chunks; medians", columns, rows
+        "Processor time of a chunk, by the length of the answer (growth: 1 is linear)", columns, rows
     )
 
 
 def latency(found: dict[str, dict[str, Any]]) -> Table:
     rows = []
-    for what, key in (("a word every 20 ms", "latency"), (f"silent for {SILENT_MS} ms", "silent")):
+    for provider in PROVIDERS:
         for name, side in found.items():
-            late = [float(each["late"]) for each in side[key]]
-            sealed = [float(each["sealed_ms"]) for each in side[key]]
+            tries = side["latency"][provider.name]
+            late = [float(each["late"]) for each in tries]
+            sealed = [float(each["sealed_ms"]) for each in tries]
             cells = [f"{median(late):.0f}", f"{quantile(late, 0.99):.0f}"]
-            rows.append(
-                [what, name, str(len(late)), *cells, f"{median(sealed):.1f}", f"{quantile(sealed, 0.99):.1f}"]
-            )
+            cells += [f"{median(sealed):.1f}", f"{quantile(sealed, 0.99):.1f}"]
+            rows.append([provider.name, name, str(len(late)), *cells])
     columns = ["provider", "package", "tries", "chunks after: median", "p99", "sealed ms: median", "p99"]
     return Table("From the host's request, in the same process, to the seal", columns, rows)
 
@@ -161,32 +210,27 @@ async def main(options: argparse.Namespace) -> None:
     asked = script(tries, options.rounds, options.seed)
     found = {OURS: await ours(asked, options.seed), THEIRS: await asyncio.to_thread(theirs, asked)}
 
-    def picture(key: str, base: str) -> list[Bar]:
-        made = []
-        for name, side in found.items():
-            ratio = Ratio.of(side["per_chunk"][key]["on"], side["per_chunk"][key][base])
-            made.append(Bar(name, ratio.median, ratio.p1, ratio.p99, is_base=name == THEIRS))
-        return made
+    def drawn(name: str, kind: Content, way: str) -> list[tuple[float, float]]:
+        by_size = found[name]["per_chunk"][kind]
+        return [(int(size), median(taken[way]) / int(size) * 1e3) for size, taken in by_size.items()]
 
     publish(
         "typescript",
         [cost(found), growth(found), latency(found)],
-        options={"rounds": options.rounds, "tries": tries, "seed": options.seed, "chunks": CHUNKS},
+        options={"rounds": options.rounds, "tries": tries, "seed": options.seed, "sizes": LONG},
         samples=found,
-        picture=bars(
-            "Preemption in Python and in TypeScript",
-            "ratios of processor time, each to its own side; medians, whisker: 1st to 99th percentile",
+        picture=lines(
+            "A chunk while a request waits, by the length of the answer",
+            "chunks",
+            "microseconds of processor time per chunk, median; text: preemption on, and nothing requested",
             [
-                (f"{kind}: preemption on, to {words}", picture(kind, base))
-                for kind in ("text", "blocks")
-                for base, words in (
-                    ("off", "the same run without it"),
-                    ("bare", "a bare loop over the stream"),
-                )
+                (f"{kind}, {name}", drawn(name, kind, WAITING if WAITING in ways_of(kind) else ON))
+                for name in (OURS, THEIRS)
+                for kind in SIZES
             ],
         ),
     )
 
 
 if __name__ == "__main__":
-    asyncio.run(main(arguments(__doc__, rounds=20)))
+    asyncio.run(main(arguments(__doc__, rounds=12)))

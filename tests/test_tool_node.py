@@ -263,6 +263,31 @@ async def test_when_is_asked_once_and_its_answer_is_kept(asynchronous: bool, eff
 
 
 @colours
+@pytest.mark.parametrize("declared", [["pick"], []], ids=["declared", "not declared"])
+async def test_when_is_asked_once_for_a_call_that_is_alone_and_then_pauses(
+    declared: list[str], asynchronous: bool, effects: Effects
+) -> None:
+    seen = []
+
+    def when(request: Any) -> bool:
+        seen.append(request.tool_call["id"])
+        return len(seen) > 1
+
+    policy = {"allowed_decisions": ["approve"], "when": when}
+    talk = conversation(effects, asynchronous, interrupting_tools=declared, interrupt_on={"pick": policy})
+
+    await talk.say(message(PICK))
+    pauses = ids(talk)
+    await talk.answer({pauses[0]: {"colour": "mauve"}})
+    assert (ids(talk), errors(talk)) == (pauses, [["colour"]])
+    await talk.answer({pauses[0]: {"colour": "red"}})
+
+    assert seen == ["call_0"]
+    assert effects.counts() == {"pick p": 1}
+    assert talk.contents == [("call_0", "p: red")]
+
+
+@colours
 async def test_the_host_works_while_local_tools_act_once(asynchronous: bool, effects: Effects) -> None:
     talk = conversation(effects, asynchronous, interrupt_on={"delete": True})
     await talk.say(message(BROWSE, SEND, DELETE, ("browse", {"url": "v"})))

@@ -1,6 +1,6 @@
 // Plays the chunk scripts that it is given on standard input through @librechat/agents, and prints what it took.
 //
-// Input: {"chunks", "sizes", "rounds", "gapMs", "tries", "silentAfter", "silentMs", "moments"}; output: one JSON object.
+// Input: what `script` in bench/typescript.py makes; output: one JSON object.
 
 import { performance } from 'node:perf_hooks';
 import { GraphEvents, HookRegistry, Providers, Run } from '@librechat/agents';
@@ -9,7 +9,20 @@ import { AIMessageChunk, HumanMessage } from '@langchain/core/messages';
 import { ChatGenerationChunk } from '@langchain/core/outputs';
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
-const content = (kind) => (kind === 'text' ? 'word ' : [{ type: 'text', text: 'word ', index: 0 }]);
+const CONTENTS = {
+  text: 'word ',
+  whitespace: ' ',
+  reasoning: [{ type: 'thinking', thinking: 'word ', index: 0 }],
+};
+
+function message(kind, place, size) {
+  if (kind !== 'tool arguments') return new AIMessageChunk({ content: CONTENTS[kind] });
+  const args = place === 0 ? '{"text": "' : place === size - 1 ? '"}' : 'word ';
+  const first = place === 0 ? { name: 'search', id: 'call_1' } : {};
+  const part = { args, index: 0, type: 'tool_call_chunk', ...first };
+  return new AIMessageChunk({ content: '', tool_call_chunks: [part] });
+}
+
 const cpu = () => {
   const { user, system } = process.cpuUsage();
   return (user + system) / 1e3;
@@ -34,14 +47,19 @@ class ScriptModel extends BaseChatModel {
   }
 
   refill() {
-    const text = this.kind === 'text' ? 'word ' : '';
+    const content = CONTENTS[this.kind];
+    const text = typeof content === 'string' ? content : '';
     this.chunks = Array.from(
       { length: this.size },
-      () => new ChatGenerationChunk({ text, message: new AIMessageChunk({ content: content(this.kind) }) })
+      (_, place) => new ChatGenerationChunk({ text, message: message(this.kind, place, this.size) })
     );
   }
 
-  async *_streamResponseChunks() {
+  async *_streamResponseChunks(messages) {
+    if (messages.at(-1).getType() === 'tool') {
+      yield new ChatGenerationChunk({ text: 'Done.', message: new AIMessageChunk({ content: 'Done.' }) });
+      return;
+    }
     for (const [number, chunk] of this.chunks.entries()) {
       if (this.gapMs > 0) await sleep(number === this.silentAfter ? this.silentMs : this.gapMs);
       yield chunk;
@@ -75,18 +93,20 @@ async function loop(model) {
   for await (const _ of await model.stream([new HumanMessage('Go on.')]));
 }
 
-const never = { shouldPreempt: () => false, subscribe: () => () => {} };
+const asking = (answer) => ({ shouldPreempt: () => answer, subscribe: () => () => {} });
+const enough = () => ({ preventContinuation: true, stopReason: 'measured' });
 const WAYS = {
   bare: (model) => loop(model),
   off: (model) => run(model),
-  on: (model) => run(model, { preemption: never }),
+  on: (model) => run(model, { preemption: asking(false) }),
+  waiting: (model) => run(model, { preemption: asking(true), onBoundary: enough }),
 };
 
-async function perChunk({ kind, size, rounds, order }) {
-  const taken = { bare: [], off: [], on: [] };
+async function perChunk({ kind, size, order }) {
+  const taken = Object.fromEntries(order[0].map((way) => [way, []]));
   const model = new ScriptModel({ kind, size });
-  for (let round = 0; round <= rounds; round += 1) {
-    for (const way of order[round % order.length]) {
+  for (const [round, ways] of order.entries()) {
+    for (const way of ways) {
       model.refill();
       globalThis.gc?.();
       const began = cpu();
@@ -142,19 +162,13 @@ async function halted({ gapMs, silentAfter, silentMs, moment }) {
 }
 
 const asked = JSON.parse(await new Response(process.stdin).text());
-const found = { per_chunk: {}, growth: {}, latency: [], silent: [] };
-for (const kind of asked.kinds) {
-  found.per_chunk[kind] = await perChunk({ ...asked, kind, size: asked.chunks });
+const found = { per_chunk: {}, latency: {} };
+for (const [kind, { sizes, order }] of Object.entries(asked.scripts)) {
+  found.per_chunk[kind] = {};
+  for (const size of sizes) found.per_chunk[kind][size] = await perChunk({ kind, size, order });
 }
-for (const size of asked.sizes) {
-  found.growth[size] = (await perChunk({ ...asked, kind: 'text', size, rounds: asked.growthRounds })).on;
-}
-for (const moment of asked.moments) {
-  found.latency.push(await halted({ gapMs: asked.gapMs, moment }));
-}
-for (const moment of asked.moments) {
-  const still = { after: asked.silentAfter, delayMs: asked.gapMs * 2 };
-  found.silent.push(await halted({ ...asked, moment: still }));
-  if (found.silent.length >= asked.silentTries) break;
+for (const [name, provider] of Object.entries(asked.providers)) {
+  found.latency[name] = [];
+  for (const moment of provider.moments) found.latency[name].push(await halted({ ...provider, moment }));
 }
 process.stdout.write(`${JSON.stringify(found)}\n`, () => process.exit(0));

@@ -89,7 +89,9 @@ class Batch:
 
     calls: Sequence[ToolCall]
     rules: Rules
-    _gated: dict[int, Gated] = field(default_factory=dict)
+    _gated: dict[int, Gated] | None = None
+    """The calls that need approval; None before that is known."""
+
     _decisions: dict[int, Decision] = field(default_factory=dict)
     _outputs: dict[int, Output] = field(default_factory=dict)
 
@@ -105,9 +107,11 @@ class Batch:
     @property
     def single(self) -> Sequence[Job]:
         """The one job of a batch whose only call runs at once; it needs no task beside the node's own."""
-        if len(self.calls) == 1 and not self.rules.asks(self.calls[0]):
-            return (Run(0, self.calls[0]),)
-        return ()
+        if len(self.calls) != 1 or self._gated or self.calls[0]["name"] in self.rules.host:
+            return ()
+        if self._gated is None and self.calls[0]["name"] in self.rules.policies:
+            return ()
+        return (Run(0, self.calls[0]),)
 
     def keeps_nothing_of(self, job: Run) -> bool:
         """Whether this call is not a task."""
@@ -165,11 +169,12 @@ class Batch:
     def _settling(self) -> list[Job]:
         """Approvals, and the tools that pause without one."""
         jobs: list[Job] = []
-        if self._gated and self.rules.mode == "batched":
-            question = self.rules.questions.batched_approval(list(self._gated.values()))
-            jobs.append(Ask(tuple(self._gated), question))
+        waiting = self._gated or {}
+        if waiting and self.rules.mode == "batched":
+            question = self.rules.questions.batched_approval(list(waiting.values()))
+            jobs.append(Ask(tuple(waiting), question))
         for index, call in enumerate(self.calls):
-            if gated := self._gated.get(index):
+            if gated := waiting.get(index):
                 if self.rules.mode == "per_call":
                     jobs.append(Ask((index,), self.rules.questions.approval(gated)))
             elif call["name"] in self.rules.interrupting:

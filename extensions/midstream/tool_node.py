@@ -134,6 +134,10 @@ class ToolNode(LangGraphToolNode):
                 stack.enter_context(current(ungated(config, work.executor)))
 
             batch.gate(work.gates().result() if batch.has_conditions else work.descriptions())
+            if single := batch.single:
+                batch.take(single, [work.here(single[0])])
+                return self._combined(batch, input_type)
+
             for phase in batch.phases:
                 jobs = phase()
                 futures = [work.start(job) for job in jobs]
@@ -168,6 +172,10 @@ class ToolNode(LangGraphToolNode):
                 stack.enter_context(current(ungated(config, None, started)))
 
             batch.gate(await work.agates() if batch.has_conditions else work.descriptions())
+            if single := batch.single:
+                batch.take(single, [await work.ahere(single[0])])
+                return self._combined(batch, input_type)
+
             for phase in batch.phases:
                 jobs = phase()
                 batch.take(jobs, await _all([work.astart(job) for job in jobs], started))
