@@ -19,7 +19,6 @@ from langgraph.prebuilt import tools_condition
 from langgraph.types import Command, interrupt
 
 from fakes import Answer, Call, CountingHandler, FakeChatModel, calls
-from support.examples import examples
 from midstream import (
     BoundaryHook,
     BoundaryInput,
@@ -31,6 +30,7 @@ from midstream import (
     Preemption,
     ToolNode,
 )
+from support.examples import examples
 
 MAX_SEALS = 2
 MAX_REQUESTS = 8
