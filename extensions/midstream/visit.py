@@ -50,6 +50,7 @@ from midstream.effects import (
     ReadLedger,
     ReadSaved,
     Rotate,
+    Saved,
     WriteHalt,
     WriteMarks,
     WriteSeal,
@@ -247,8 +248,12 @@ class Visit:
         if any(entry.id in known and entry.id not in view.marks for entry in view.entries) or (
             begins and view.pending(known)
         ):
-            saved: Mapping[str, Handled] = yield ReadSaved(with_branches=begins)
-            if marks := {each.id: saved[each.id] for each in view.pending() if each.id in saved}:
+            saved: Saved = yield ReadSaved(with_branches=begins)
+            # A run of this turn may have ended before a node of ours could note it.
+            mine = [run_id for run_id, name in saved.runs.items() if name == self._turn["key"]]
+            self._turn = {**self._turn, "runs": list(dict.fromkeys([*mine, *self._turn["runs"]]))}
+            past = saved.handled
+            if marks := {each.id: past[each.id] for each in view.pending() if each.id in past}:
                 yield WriteMarks(marks)
                 view = replace(view, marks={**view.marks, **marks})
         if view.size > MAX_SETTLED or not view.carried:
@@ -500,7 +505,7 @@ class Visit:
     ) -> dict[str, Any]:
         turn = Turn(
             key=self._turn["key"],
-            runs=[self.run.id],
+            runs=self._turn["runs"],
             seals=list(sealed),
             restarts=self._restarts,
             empty_boundaries=list(empty),
