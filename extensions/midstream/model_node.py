@@ -36,12 +36,13 @@ from midstream.errors import ConfigurationError
 from midstream.events import Emitter
 from midstream.ledger import HaltRecord, Ledger
 from midstream.node_call import NodeCall
+from midstream.node_update import Place, Update
 from midstream.options import Preemption
 from midstream.run import is_inside_tool, run_of
 from midstream.seal import sealable
 from midstream.state import Handled, has_channel, merge, preemption_of
 from midstream.trace_metadata import add_to_trace
-from midstream.visit import Place, Update, Visit
+from midstream.visit import Visit
 from midstream.watch import awatching, watching
 
 logger = logging.getLogger("midstream")
