@@ -338,4 +338,6 @@ async def test_a_steer_while_a_person_is_asked_leaves_the_question_alone() -> No
                 ("human", "and hurry"),
             ]
             assert (await said(client, thread))[-1][1].startswith("You said: and hurry. word1")
+            state: Any = await client.threads.get_state(thread)
+            assert len(state["values"]["preemption"]["turn"]["runs"]) == 2
             assert (await client.threads.get(thread))["status"] == "idle"

@@ -300,3 +300,13 @@ async def test_one_message_does_for_a_list_of_one(one: Any) -> None:
     state = await seal_hook(lambda _: BoundaryOutput(messages=one)).ainvoke(ASKED, thread())
 
     assert said(state["messages"])[2:] == [("human", "Louder."), ("ai", "Fine.")]
+
+
+async def test_hooks_that_give_their_messages_one_id_do_not_replace_each_others_words() -> None:
+    def hook(given: BoundaryInput) -> BoundaryOutput:
+        return BoundaryOutput(messages=[HumanMessage("One.", id="x"), HumanMessage("Two.", id="x")])
+
+    state = await seal_hook(hook).ainvoke(ASKED, thread())
+
+    assert said(state["messages"])[2:] == [("human", "One."), ("human", "Two."), ("ai", "Fine.")]
+    assert state["messages"][2].id == "x"

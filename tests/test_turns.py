@@ -216,3 +216,34 @@ async def test_a_subgraph_beside_the_agent_that_says_nothing_does_not_bring_the_
     assert [each["outcome"] for each in state["preemption"]["handled"].values()] == ["sealed"]
     assert len(state["preemption"]["turn"]["seals"]) == 1
     assert state["preemption"]["before"] == {"seals": 0, "restarts": 0, "empty_boundaries": 0}
+
+
+async def test_a_request_for_a_run_that_ended_before_it_said_anything_holds_for_the_one_that_goes_on() -> (
+    None
+):
+    """The server notes a run's id with each checkpoint of it."""
+    saver, config, model = OpenLedgerSaver(), thread(), FakeChatModel(answers=[["Fine."]])
+    runs = [uuid.uuid4(), uuid.uuid4(), uuid.uuid4()]
+    named: list[RunnableConfig] = [
+        {**config, "run_id": each, "metadata": {"run_id": str(each)}} for each in runs
+    ]
+    builder: Any = StateGraph(MidstreamState)
+    builder.add_node("may", lambda state: {"messages": [HumanMessage(interrupt("May I?"))]})
+    builder.add_node("model", ModelNode(model))
+    builder.add_edge(START, "may")
+    builder.add_edge("may", "model")
+    builder.add_edge("model", END)
+    graph = builder.compile(checkpointer=saver)
+    for each in named[:2]:
+        await graph.ainvoke(ASKED, each)
+    ledger = ledger_of(saver, config)
+    await ledger.aappend(steer("Never mind.", id=FIRST, run_id=str(runs[0])))
+    await ledger.aappend(steer("Shorter.", id=SECOND, run_id=str(runs[1])))
+
+    state = await graph.ainvoke(Command(resume="Yes."), named[2])
+
+    assert {name: each["outcome"] for name, each in state["preemption"]["handled"].items()} == {
+        FIRST: "expired",
+        SECOND: "entry",
+    }
+    assert said(state["messages"])[1:] == [("human", "Yes."), ("human", "Shorter."), ("ai", "Fine.")]

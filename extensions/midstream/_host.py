@@ -14,7 +14,7 @@ from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.channels import binop
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.config import get_config
 from langgraph.errors import EmptyChannelError
 from langgraph.graph import START, message
@@ -95,7 +95,12 @@ def input_version(config: RunnableConfig) -> str | None:
     loop = _loop_of(config)
     while getattr(loop, "is_nested", False) and (outer := _loop_of(loop.config)) is not None:
         loop = outer
-    version = getattr(loop, "checkpoint", {}).get("channel_versions", {}).get(START)
+    return input_of(loop.checkpoint) if loop is not None else None
+
+
+def input_of(checkpoint: Checkpoint) -> str | None:
+    """Names the input that a checkpoint's graph took last, as `input_version` does."""
+    version = checkpoint["channel_versions"].get(START)
     return None if version is None else str(version)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from midstream._ledger_flow import View
@@ -20,10 +20,21 @@ class ReadLedger:
 
 @dataclass(frozen=True, slots=True)
 class ReadSaved:
-    """Asks for the handled requests in the state as it is in storage, by id."""
+    """Asks for what is in storage of the thread; answered by `Saved`."""
 
     with_branches: bool = False
-    """Whether those count too that are only in the newest checkpoints of other branches of the thread."""
+    """Whether the newest checkpoints of other branches of the thread count too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What the checkpoints of a thread say."""
+
+    handled: Mapping[str, Handled] = field(default_factory=dict)
+    """The handled requests, by id."""
+
+    runs: Mapping[str, str] = field(default_factory=dict)
+    """By run id, the name of the input that the run went on from; where the host notes such ids."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 
-from midstream._host import input_version, is_sent, read_channel, saver_of, steps_left
+from midstream._host import input_of, input_version, is_sent, read_channel, saver_of, steps_left
 from midstream._run_notes import counts
 from midstream.boundary import messages_of
 from midstream.effects import (
@@ -27,6 +27,7 @@ from midstream.effects import (
     ReadLedger,
     ReadSaved,
     Rotate,
+    Saved,
     WriteHalt,
     WriteMarks,
     WriteSeal,
@@ -35,12 +36,13 @@ from midstream.errors import ConfigurationError
 from midstream.events import Emitter
 from midstream.ledger import HaltRecord, Ledger
 from midstream.node_call import NodeCall
+from midstream.node_update import Place, Update
 from midstream.options import Preemption
 from midstream.run import is_inside_tool, run_of
 from midstream.seal import sealable
 from midstream.state import Handled, has_channel, merge, preemption_of
 from midstream.trace_metadata import add_to_trace
-from midstream.visit import Place, Update, Visit
+from midstream.visit import Visit
 from midstream.watch import awatching, watching
 
 logger = logging.getLogger("midstream")
@@ -315,7 +317,7 @@ class _Entry:
                 case ReadSaved(with_branches):
                     saver = cast("BaseCheckpointSaver[Any]", self._saver)
                     limit = RECENT_CHECKPOINTS if with_branches else 1
-                    return _handled_in(list(saver.list(self._saved(), limit=limit)))
+                    return _saved_in(list(saver.list(self._saved(), limit=limit)))
                 case WriteMarks(marks):
                     return ledger.mark(marks)
                 case Rotate(view):
@@ -335,7 +337,7 @@ class _Entry:
                 case ReadSaved(with_branches):
                     saver = cast("BaseCheckpointSaver[Any]", self._saver)
                     limit = RECENT_CHECKPOINTS if with_branches else 1
-                    return _handled_in([each async for each in saver.alist(self._saved(), limit=limit)])
+                    return _saved_in([each async for each in saver.alist(self._saved(), limit=limit)])
                 case WriteMarks(marks):
                     return await ledger.amark(marks)
                 case Rotate(view):
@@ -358,11 +360,14 @@ class _Entry:
         return {"configurable": {"thread_id": self._thread_id, "checkpoint_ns": self._namespace}}
 
 
-def _handled_in(found: Sequence[CheckpointTuple]) -> dict[str, Handled]:
+def _saved_in(found: Sequence[CheckpointTuple]) -> Saved:
     handled: dict[str, Handled] = {}
+    runs: dict[str, str] = {}
     for each in reversed(found):
         handled |= preemption_of(each.checkpoint["channel_values"]).get("handled", {})
-    return handled
+        if (run_id := each.metadata.get("run_id")) and (name := input_of(each.checkpoint)):
+            runs[str(run_id)] = name
+    return Saved(handled, runs)
 
 
 def _missed(effect: Effect) -> Any:
@@ -370,4 +375,4 @@ def _missed(effect: Effect) -> Any:
     if isinstance(effect, ReadLedger):
         raise
     logger.warning("the ledger could not be kept tidy: %s", type(effect).__name__, exc_info=True)
-    return {} if isinstance(effect, ReadSaved) else None
+    return Saved() if isinstance(effect, ReadSaved) else None

@@ -22,13 +22,11 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langgraph.graph.message import add_messages
-from langgraph.types import Command, Send
 
 from midstream._ledger_flow import MAX_SETTLED, View
 from midstream._run_notes import seal_note
@@ -37,10 +35,8 @@ from midstream.boundary import (
     OUT_OF_STEPS,
     Drain,
     drain,
-    handled,
     injected,
     outcome_at_entry,
-    turn_of,
     without_calls,
 )
 from midstream.effects import (
@@ -50,6 +46,7 @@ from midstream.effects import (
     ReadLedger,
     ReadSaved,
     Rotate,
+    Saved,
     WriteHalt,
     WriteMarks,
     WriteSeal,
@@ -57,38 +54,15 @@ from midstream.effects import (
 from midstream.events import Emitter
 from midstream.hooks import BoundaryHook, BoundaryInput, Moment, Wish
 from midstream.node_call import NodeCall, PolledCall
+from midstream.node_update import Kind, NodeUpdates, Place, Update
 from midstream.options import Preemption
 from midstream.pace import Pace
 from midstream.replay import SEALED_KEY, tidy_sealed
 from midstream.run import Run
-from midstream.state import Boundary, Halt, Handled, PreemptionState, Turn, merge
+from midstream.state import Boundary, Halt, PreemptionState, Turn
 from midstream.telemetry import Event, tell
 
 logger = logging.getLogger("midstream")
-
-Update: TypeAlias = dict[str, Any] | Command[Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a visit takes place."""
-
-    node: str
-    owner: str
-    """Names the agent among those of its run, the same at each of its entries."""
-
-    thread_id: str
-    run: Run
-
-    input: str
-    """Names the input that the run goes on from: another one begins a new turn."""
-
-    messages_key: str
-    steps_left: int | None
-    """Steps that the graph may take after this one; None if that cannot be told."""
-
-    sent: Mapping[str, Any] | None = None
-    """The argument of the `Send` that started the node; None where an edge did."""
 
 
 @dataclass(slots=True)
@@ -117,15 +91,17 @@ class Visit:
         self._messages = messages
         self._message_ids = frozenset(message.id for message in messages)
         self._place = place
-        self._turn = turn_of(value, place.input, place.run.id)
+        self._updates = NodeUpdates(place, value)
         place.run.enter(place.input)
         self._began = time.time()
-        self._settled: dict[str, Handled] = {}
-        self._restarts: list[str] = []
 
     def _tell(self, event: Event, *, began: float | None, **facts: Any) -> None:
         place = self._place
         tell(event, began=began, thread_id=place.thread_id, run_id=self.run.id, node=place.node, **facts)
+
+    @property
+    def _turn(self) -> Turn:
+        return self._updates.turn
 
     @property
     def owner(self) -> str:
@@ -217,7 +193,7 @@ class Visit:
         self.run.take(self.owner, [entry.id for entry in todo.applied + todo.expired])
         if todo.expired:
             self.emitter.emit("expired", request_ids=[entry.id for entry in todo.expired])
-        self._settled.update(self._handled(todo.quiet, "entry"))
+        self._updates.settle(todo.quiet, "entry")
         return todo
 
     def _take_if_possible(self, view: View) -> Drain:
@@ -230,15 +206,11 @@ class Visit:
         return self._has_steps(1)
 
     def _open_boundary(self) -> Boundary | None:
-        boundary = self._boundary
+        boundary = self._updates.boundary
         if boundary is None or boundary["phase"] != "open":
             return None
         # One that was left open by an earlier turn is history.
         return boundary if self._is_old_turn else None
-
-    @property
-    def _boundary(self) -> Boundary | None:
-        return self._value.get("boundaries", {}).get(self._place.node)
 
     def _tidy(self, view: View) -> Flow[View]:
         """Marks what has ended, and keeps the ledger small; returns the ledger with those marks."""
@@ -247,8 +219,12 @@ class Visit:
         if any(entry.id in known and entry.id not in view.marks for entry in view.entries) or (
             begins and view.pending(known)
         ):
-            saved: Mapping[str, Handled] = yield ReadSaved(with_branches=begins)
-            if marks := {each.id: saved[each.id] for each in view.pending() if each.id in saved}:
+            saved: Saved = yield ReadSaved(with_branches=begins)
+            # A run of this turn may have ended before a node of ours could note it.
+            mine = [run_id for run_id, name in saved.runs.items() if name == self._turn["key"]]
+            self._updates.know_runs(mine)
+            past = saved.handled
+            if marks := {each.id: past[each.id] for each in view.pending() if each.id in past}:
                 yield WriteMarks(marks)
                 view = replace(view, marks={**view.marks, **marks})
         if view.size > MAX_SETTLED or not view.carried:
@@ -257,7 +233,7 @@ class Visit:
 
     def _enter(self, view: View) -> Flow[Update | None]:
         """Says what has to be said before the model is called; None if that is nothing."""
-        boundary = self._boundary
+        boundary = self._updates.boundary
         came_back = boundary is not None and boundary["phase"] == "going" and self._is_old_turn
         hooks: list[BoundaryHook] = []
         if self._outcome_here == "tool_boundary" and not came_back:
@@ -282,11 +258,11 @@ class Visit:
         saying = yield from self._ask(todo, moment, self.options.hooks_at(moment), sealed)
         if not saying.messages and saying.halt_reason is None:
             if kind == "end":
-                update = self._update([])
-                self._set_phase(update, "over", kind, None)
+                update = self._updates.of()
+                self._updates.set_phase(update, "over", kind)
                 return update
             if not todo.known and not self._is_answered(sealed):
-                update = self._update([], empty=[str(boundary["message_id"])])
+                update = self._updates.of(empty=[str(boundary["message_id"])])
                 yield self._noted(boundary, view, is_empty=True)
                 self._tell("boundary", began=self._began, outcome="empty", messages=0)
                 return (yield from self._halt(update, INCOMPLETE, [], kind))
@@ -317,8 +293,10 @@ class Visit:
             if wish.messages and wish.halt_reason is None and not self._can_go_on:
                 self._lacks_steps(f"what boundary hook {hook.name} says is passed over")
                 continue
+            taken = {None, *self._message_ids, *(each.id for each in saying.messages)}
             for message in wish.messages:
-                is_new = message.id is not None and message.id not in self._message_ids
+                is_new = message.id not in taken
+                taken.add(message.id)
                 saying.messages.append(
                     message if is_new else message.model_copy(update={"id": str(uuid.uuid4())})
                 )
@@ -354,12 +332,10 @@ class Visit:
             halt_reason=halt_reason,
         )
 
-    def _say(
-        self, todo: Drain, saying: _Saying, kind: Literal["seal", "end", "entry"], outcome: str
-    ) -> Flow[Update]:
+    def _say(self, todo: Drain, saying: _Saying, kind: Kind, outcome: str) -> Flow[Update]:
         """Commits what a boundary comes to, and goes on or halts."""
-        self._settled.update(self._handled(todo, outcome))
-        update = self._update(saying.messages)
+        self._updates.settle(todo, outcome)
+        update = self._updates.of(saying.messages)
         if saying.messages:
             self.emitter.emit(
                 "injected",
@@ -377,15 +353,15 @@ class Visit:
         if saying.halt_reason is not None:
             halts = [entry.id for entry in todo.halts]
             return (yield from self._halt(update, saying.halt_reason, halts, kind))
-        self._set_phase(update, "going", kind, None)
-        return self._again(update)
+        self._updates.set_phase(update, "going", kind)
+        return self._updates.again(update)
 
     def _halt(
         self,
         update: dict[str, Any],
         reason: str,
         request_ids: list[str],
-        kind: Literal["seal", "end", "entry"],
+        kind: Kind,
     ) -> Flow[Update]:
         halt = Halt(run_id=self.run.id, reason=reason, node=self._place.node)
         yield WriteHalt(halt)
@@ -393,7 +369,7 @@ class Visit:
             yield AskHook(hook, self._given("end", halt_reason=reason))
         self.run.halt, self.run.halted_by = halt, self.owner
         update["preemption"]["halt"] = halt
-        self._set_phase(update, "over", kind, None)
+        self._updates.set_phase(update, "over", kind)
         self.emitter.emit("halted", reason=reason, run_id=self.run.id, request_ids=request_ids)
         self._tell("halted", began=self._began, reason=reason, request_ids=request_ids)
         return update
@@ -426,7 +402,7 @@ class Visit:
         """Applies what waits, in place of an answer that had shown nothing; that one is not kept."""
         self.emitter.emit("restarted", message_id=answer.id, request_ids=call.claimed)
         self._tell("restarted", began=call.claimed_since, message_id=answer.id, request_ids=call.claimed)
-        self._restarts = [str(answer.id)]
+        self._updates.restarts = [str(answer.id)]
         view: View = yield ReadLedger()
         todo = self._take(view)
         return (yield from self._say(todo, _said(todo), "entry", "entry"))
@@ -440,9 +416,9 @@ class Visit:
         }
         self.emitter.emit("sealed", message_id=answer.id, request_ids=call.claimed)
         self._tell("sealed", began=call.claimed_since, message_id=answer.id, request_ids=call.claimed)
-        update = self._update([answer], sealed=[str(answer.id)])
-        self._set_phase(update, "open", "seal", answer.id)
-        return self._again(update)
+        update = self._updates.of([answer], sealed=[str(answer.id)])
+        self._updates.set_phase(update, "open", "seal", answer.id)
+        return self._updates.again(update)
 
     def _go_to_tools(self, answer: AIMessage, call: NodeCall) -> Flow[Update]:
         if call.has_halt:
@@ -451,10 +427,10 @@ class Visit:
             if halts := self.drain(view).halts:
                 return (yield from self._halt_with(answer, Drain(halts=halts), "tool_boundary"))
         if self._is_out_of_steps:
-            update = self._update(without_calls(answer))
+            update = self._updates.of(without_calls(answer))
             return (yield from self._halt(update, OUT_OF_STEPS, [], "end"))
-        update = self._update([answer])
-        self._close(update)
+        update = self._updates.of([answer])
+        self._updates.close(update)
         return update
 
     @property
@@ -474,79 +450,23 @@ class Visit:
         todo = self._take(view)
         hooks = self.options.hooks_at("end")
         if (todo.steers and self._has_steps(2)) or (hooks and self._has_steps(0)):
-            update = self._update([answer])
-            self._set_phase(update, "open", "end", answer.id)
-            return self._again(update)
+            update = self._updates.of([answer])
+            self._updates.set_phase(update, "open", "end", answer.id)
+            return self._updates.again(update)
         if todo.halts:
             return (yield from self._halt_with(answer, Drain(halts=todo.halts), "turn_end"))
         if hooks:
             self._lacks_steps("boundary hooks at the turn's end are not asked")
-        update = self._update([answer])
-        self._close(update)
+        update = self._updates.of([answer])
+        self._updates.close(update)
         return update
 
     def _halt_with(self, answer: AIMessage, halting: Drain, outcome: str) -> Flow[Update]:
         request_ids = [entry.id for entry in halting.halts]
         self.run.take(self.owner, request_ids)
-        self._settled.update(self._handled(halting, outcome))
+        self._updates.settle(halting, outcome)
         reason = str(halting.halts[0].reason)
-        return (yield from self._halt(self._update([answer]), reason, request_ids, "end"))
-
-    def _handled(self, todo: Drain, outcome: str) -> dict[str, Handled]:
-        return handled(todo, outcome=outcome, run_id=self.run.id, node=self._place.node)
-
-    def _update(
-        self, messages: Sequence[BaseMessage], *, sealed: Sequence[str] = (), empty: Sequence[str] = ()
-    ) -> dict[str, Any]:
-        turn = Turn(
-            key=self._turn["key"],
-            runs=[self.run.id],
-            seals=list(sealed),
-            restarts=self._restarts,
-            empty_boundaries=list(empty),
-        )
-        value: PreemptionState = {"turn": turn}
-        if self._settled:
-            value["handled"] = self._settled
-        update: dict[str, Any] = {"preemption": value}
-        if messages:
-            update[self._place.messages_key] = list(messages)
-        return update
-
-    def _set_phase(
-        self,
-        update: dict[str, Any],
-        phase: Literal["open", "going", "over"],
-        kind: Literal["seal", "end", "entry"],
-        message_id: str | None,
-    ) -> None:
-        before = self._boundary
-        update["preemption"]["boundaries"] = {
-            self._place.node: Boundary(
-                n=before["n"] + 1 if before is not None else 1, phase=phase, kind=kind, message_id=message_id
-            )
-        }
-
-    def _close(self, update: dict[str, Any]) -> None:
-        before = self._boundary
-        if before is not None and before["phase"] != "over":
-            self._set_phase(update, "over", before["kind"], None)
-
-    def _again(self, update: dict[str, Any]) -> Command[Any]:
-        """Commits an update and enters the node once more, with the same argument where it was sent one."""
-        place = self._place
-        if place.sent is None:
-            return Command(update=update, goto=place.node)
-
-        key = place.messages_key
-        value = update["preemption"]
-        mine = {**merge(place.sent.get("preemption"), value), "sent": place.owner}
-        messages = add_messages(place.sent.get(key) or [], update.get(key, []))
-        # Where this instance of the node stands is its own affair: others of its name have other arguments.
-        shared = {**update, "preemption": {k: v for k, v in value.items() if k != "boundaries"}}
-        return Command(
-            update=shared, goto=Send(place.node, {**place.sent, key: messages, "preemption": mine})
-        )
+        return (yield from self._halt(self._updates.of([answer]), reason, request_ids, "end"))
 
 
 def _said(todo: Drain) -> _Saying:
