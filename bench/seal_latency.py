@@ -34,7 +34,8 @@ from bench.report import Check, Table, arguments, publish
 from bench.svg import Bar, bars
 from midstream import Ledger, MidstreamState, ModelNode, SealControl, sealable
 from midstream_client import Midstream
-from support.dev_server import ROOT, DevServer
+from support.dev_server import DevServer
+from support.process import ROOT
 
 GAP = 0.02
 HALT = {"kind": "halt", "reason": "measured"}
