@@ -10,7 +10,8 @@ from typing import Any
 
 from langgraph_sdk.client import LangGraphClient
 
-from support.dev_server import ROOT, DevServer
+from support.dev_server import DevServer
+from support.process import ROOT
 
 WITH, WITHOUT = "agent", "plain"
 """The two graphs."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from langgraph_sdk.client import LangGraphClient
 
-from support.dev_server import ROOT, DevServer
+from support.dev_server import DevServer
+from support.process import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import uuid
 import psutil
 import pytest
 
-from support.dev_server import QUIET, ROOT
+from support.process import QUIET, ROOT
 
 MARK = "MIDSTREAM_DEMO_MARK"
 ENDS_WITHIN_SECONDS = 20.0

@@ -129,6 +129,34 @@ async def test_pages_and_columns_are_as_asked_for(client: LangGraphClient) -> No
     assert single["run_id"] == runs[0]
 
 
+async def test_a_rollback_takes_the_run_and_what_was_steered_and_the_ledger_still_knows(
+    client: LangGraphClient,
+) -> None:
+    thread_id, request = (await client.threads.create())["thread_id"], steer("Shorter!", id=str(uuid.uuid4()))
+
+    async def ended() -> Any:
+        report: Any = await client.http.get(f"/threads/{thread_id}/preemption")
+        return report["handled"].get(request["id"])
+
+    rolled_back = await client.runs.create(thread_id, "long", input=said("Tell me."))
+    await post(client, thread_id, request)
+    async with asyncio.timeout(WITHIN_SECONDS):
+        while (outcome := await ended()) is None:
+            await asyncio.sleep(0.02)
+        await client.runs.wait(
+            thread_id, "brief", input=said("Something else."), multitask_strategy="rollback"
+        )
+        await post(client, thread_id, request)  # a host that has not heard yet
+
+    assert outcome["run_id"] == rolled_back["run_id"]
+    assert await ended() == outcome
+    [run] = await client.runs.list(thread_id)
+    assert run["run_id"] != rolled_back["run_id"]
+    values: Any = (await client.threads.get_state(thread_id))["values"]
+    assert [message["type"] for message in values["messages"]] == ["human", "ai"]
+    assert values["messages"][0]["content"] == "Something else."
+
+
 def state(**values: Any) -> Any:
     return values
 

@@ -6,11 +6,15 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midstream._update_body import KeyFinder
+
+GetSaver: TypeAlias = Callable[[], Awaitable[BaseCheckpointSaver[Any]]]
 
 MAX_HELD_BYTES = 32 * 2**20
 """An answer that is larger passes as it is."""

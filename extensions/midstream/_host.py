@@ -175,6 +175,9 @@ CROSS JOIN LATERAL (
 """
 
 
+_STOCK = ("_cursor", "aget_tuple", "aput", "aput_writes")
+
+
 def ledger_stamps(
     saver: Any, namespace: str
 ) -> Callable[[Collection[str]], Awaitable[dict[str, tuple[str, int]]]] | None:
@@ -186,7 +189,11 @@ def ledger_stamps(
     """
     # Not imported here: whoever has such a saver has done so.
     postgres = sys.modules.get("langgraph.checkpoint.postgres.aio")
-    if postgres is None or not isinstance(saver, postgres.AsyncPostgresSaver):
+    stock = getattr(postgres, "AsyncPostgresSaver", None)
+    if stock is None or not isinstance(saver, stock):
+        return None
+    # One that keeps threads in a manner of its own, such as under other ids, knows alone where they are.
+    if any(getattr(type(saver), name, None) is not getattr(stock, name, None) for name in _STOCK):
         return None
 
     async def read(thread_ids: Collection[str]) -> dict[str, tuple[str, int]]:

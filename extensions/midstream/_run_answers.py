@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 import orjson
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from midstream._asgi import GetSaver, Hold
+from midstream._run_notes import metadata_of
+from midstream.ledger import Ledger
 
 _KWARGS = b'"kwargs":{'
 _AFTER_KWARGS = b'},"multitask_strategy":'
 """What stands around a run's `kwargs`. Seen in langgraph-api 0.11.1 and 0.16.7; elsewhere all is read."""
+
+
+logger = logging.getLogger("midstream")
+
+
+async def answer_about_runs(
+    app: ASGIApp, get_saver: GetSaver, thread_id: str, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """`GET /threads/{thread_id}/runs` and `…/runs/{run_id}`: the server's own answer, and what we know."""
+    query = scope.get("query_string", b"").decode("latin-1")
+    # Of a single run the server gives all columns, whatever is asked for.
+    is_list = scope["path"].endswith("/runs")
+    columns = [value for name, value in parse_qsl(query) if name == "select" and is_list]
+    if columns and "metadata" not in columns:
+        return await app(scope, receive, send)
+
+    # Without the runs' ids nobody could tell which is which; the answer is given without them.
+    adds_ids = bool(columns) and "run_id" not in columns
+    query = f"{query}&select=run_id" if adds_ids else query
+    headers = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+
+    async def changed(body: bytes) -> bytes | None:
+        said: dict[str, dict[str, Any]] = {}
+        if b'"run_id"' in body:
+            try:
+                said = metadata_of(await Ledger(await get_saver(), str(uuid.UUID(thread_id))).aruns())
+            except Exception:
+                logger.warning("the metadata of runs could not be added", exc_info=True)
+        return with_metadata(body, said, without_ids=adds_ids)
+
+    inner = {**scope, "headers": headers, "query_string": query.encode("latin-1")}
+    return await app(inner, receive, Hold(send, changed).send)
 
 
 def with_metadata(

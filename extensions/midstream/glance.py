@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -79,10 +79,14 @@ class Glances:
         self._task = None
 
 
+def glances_by_saver() -> MutableMapping[Any, Glances | None]:
+    """Returns the glances of the running event loop."""
+    return _glances.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+
+
 def glances_of(ledger: Ledger) -> Glances | None:
     """Returns the running event loop's glances at the saver of this ledger; None if there are none."""
-    by_saver = _glances.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
-    saver = ledger.saver
+    by_saver, saver = glances_by_saver(), ledger.saver
     if saver not in by_saver:
         read = ledger_stamps(saver, NAMESPACE)
         by_saver[saver] = Glances(read) if read is not None else None

