@@ -125,9 +125,12 @@ class ThreadReader(Reader):
             case "content-block-finish":
                 content = data.get("content") or {}
                 if content.get("type") == "text":
-                    shown = self.blocks.get((name, data.get("index")), "")
-                    rest = str(content.get("text", ""))[len(shown) :]
-                    yield from self._text(name, data.get("index"), rest, node, namespace)
+                    whole, shown = (
+                        str(content.get("text", "")),
+                        self.blocks.get((name, data.get("index")), ""),
+                    )
+                    if whole.startswith(shown):
+                        yield from self._text(name, data.get("index"), whole[len(shown) :], node, namespace)
                 elif content.get("type") == "tool_call":
                     yield from map(Emit, self.shown.call(content, name, node, namespace))
             case "message-finish" | "error" if name in unfinished:
