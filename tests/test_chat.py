@@ -10,7 +10,9 @@ import httpx
 from langgraph_sdk.errors import ConflictError
 
 from midstream_client.chat import Chat
+from midstream_client.errors import UnknownInterruptError
 from midstream_client.events import Done, Event, Started, Token
+from midstream_client.interrupts import PendingInterrupt
 from midstream_client.requests import Sent
 
 
@@ -21,6 +23,7 @@ class FakeHost:
         self.events: asyncio.Queue[Event | Exception] = asyncio.Queue()
         self.calls: list[tuple[str, Any]] = []
         self.sent: asyncio.Queue[Sent] = asyncio.Queue()
+        self.pending: list[PendingInterrupt] = []
 
     async def stream(self, thread_id: str, assistant_id: str, **what: Any) -> AsyncIterator[Event]:
         self.calls.append(("stream", what))
@@ -31,6 +34,9 @@ class FakeHost:
             yield event
             if isinstance(event, Done):
                 return
+
+    async def interrupts(self, thread_id: str) -> list[PendingInterrupt]:
+        return self.pending
 
     async def halt(self, thread_id: str, reason: str, *, run_id: str | None = None) -> None:
         self.calls.append(("halt", run_id))
@@ -100,3 +106,21 @@ async def test_a_run_that_was_heard_to_its_end_is_not_told_again() -> None:
     await person.happens(Done("r2", "interrupted", is_cancelled=True))
     assert "cancelled: the answer is not kept" in person.chat.transcript.text()
     await person.chat.close()
+
+
+async def test_what_somebody_else_has_answered_is_not_asked_again() -> None:
+    person = Person()
+    person.host.pending = [
+        PendingInterrupt("i", "which?", "question"),
+        PendingInterrupt("j", "when?", "question"),
+    ]
+    await person.chat.look()
+    person.host.pending = person.host.pending[1:]
+    person.chat.submit("red")
+    person.chat.submit("now")
+    await person.happens(UnknownInterruptError("t", ["i"], ["j"]))
+
+    assert person.host.calls == [("stream", {"resume": {"i": "red", "j": "now"}})]
+    assert person.chat.question is not None
+    assert person.chat.question.interrupt.id == "j"
+    assert not person.chat.is_answering

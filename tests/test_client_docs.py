@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from langgraph_sdk import get_client
 
 import midstream_client
 from midstream_client import Midstream
@@ -60,6 +63,50 @@ def test_the_three_calls_work_from_javascript(hosted_url: str, tmp_path: Path) -
         "accepted idle",
         "withdrawn true",
     ]
+
+
+class Screen:
+    """Keeps what the page's chat draws."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.closed: list[str] = []
+        self.ended: list[tuple[str, str | None, bool]] = []
+
+    def add(self, message_id: str, text: str) -> None:
+        self.texts[message_id] = self.texts.get(message_id, "") + text
+
+    async def shows(self, text: str) -> None:
+        while not any(text in shown for shown in self.texts.values()):
+            await asyncio.sleep(0.01)
+
+    def close(self, message_id: str) -> None:
+        self.closed.append(message_id)
+
+    def done(self, *how: Any) -> None:
+        self.ended.append(how)
+
+
+async def test_the_chat_of_the_page_is_a_chat(hosted_url: str) -> None:
+    (chat,) = [block for block in blocks("python") if "async def says" in block]
+    client = get_client(url=hosted_url, api_key=None)
+    screen = Screen()
+    page: dict[str, Any] = {"midstream": Midstream(client), "screen": screen}
+    exec(chat.replace('"agent"', '"long"'), page)
+    thread_id = (await client.threads.create())["thread_id"]
+
+    async with asyncio.timeout(30):
+        first = asyncio.create_task(page["says"](thread_id, "A story."))
+        await screen.shows("A story.. word1")
+        await page["says"](thread_id, "Shorter.")
+        await screen.shows("Shorter.. word1")
+        await page["midstream"].halt(thread_id, "enough")
+        await first
+    await client.aclose()
+
+    assert len(screen.texts) == 2
+    assert screen.closed == list(screen.texts)
+    assert screen.ended == [("success", "enough", False)]
 
 
 def test_the_pages_python_names_what_there_is() -> None:

@@ -166,6 +166,20 @@ async def test_a_run_that_was_cancelled_is_told_from_one_that_has_paused(host: H
 
 
 @on_every_way
+async def test_a_run_that_is_taken_back_ends_its_stream(host: Host, protocol: str) -> None:
+    """On the newer protocol the server says nothing of it."""
+    thread_id = await host.thread()
+    events: list[Any] = []
+    async for event in host.midstream.stream(thread_id, "long", input=said("Hello"), protocol=protocol):
+        if isinstance(event, Token) and not any(isinstance(each, Token) for each in events):
+            await host.runs.cancel(thread_id, events[0].run_id, action="rollback")
+        events.append(event)
+
+    assert events[-1] == Done(events[0].run_id, "interrupted", is_cancelled=True)
+    assert await host.runs.list(thread_id) == []
+
+
+@on_every_way
 async def test_what_a_node_writes_comes_once_and_whole(host: Host, protocol: str) -> None:
     """On the newer protocol midstream's own events come twice, and what else a node writes comes bare."""
     thread_id = await host.thread()
@@ -195,4 +209,35 @@ async def test_a_word_that_is_none_of_the_allowed_ones_names_them() -> None:
         await host.events("t", "brief", input={}, multitask_strategy="wait")
     with pytest.raises(ValueError, match="one of reject, enqueue, interrupt, rollback"):
         await host.midstream.resume("t", "brief", {"i": 1}, multitask_strategy="wait")
+    await host.close()
+
+
+async def test_a_listener_that_is_cancelled_leaves_nothing_behind_and_the_run_goes_on(
+    hosted_url: str,
+) -> None:
+    host = Host(hosted_url, "async")
+    threads = [await host.thread() for _ in get_args(Protocol)]
+
+    async def listen(thread_id: str, protocol: str, has_begun: asyncio.Event) -> None:
+        async for event in host.midstream.stream(thread_id, "long", input=said("Hello"), protocol=protocol):
+            if isinstance(event, Token):
+                has_begun.set()
+
+    before = asyncio.all_tasks()
+    begun = [asyncio.Event() for _ in threads]
+    listeners = [
+        asyncio.create_task(listen(*each)) for each in zip(threads, get_args(Protocol), begun, strict=True)
+    ]
+    async with asyncio.timeout(30):
+        for event in begun:
+            await event.wait()
+    for listener in listeners:
+        listener.cancel()
+    await asyncio.gather(*listeners, return_exceptions=True)
+
+    assert asyncio.all_tasks() == before
+    for thread_id in threads:
+        (run,) = await host.runs.list(thread_id)
+        assert run["status"] == "running"
+        await host.runs.cancel(thread_id, run["run_id"])
     await host.close()

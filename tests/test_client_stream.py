@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
@@ -168,6 +169,20 @@ async def test_a_dropped_connection_is_made_again_and_nothing_comes_twice(host: 
     ]
     joined = [request for request in server.requests if request.url.path == STREAM]
     assert [request.headers["last-event-id"] for request in joined] == ["2"]
+
+
+async def test_what_a_joined_run_tells_twice_is_shown_once(host: Host) -> None:
+    """What it has kept, and then what came meanwhile; two parts of the same millisecond have the same id."""
+    told = [("1-0", *metadata(1)), ("2-0", *token("a ")), ("2-0", *token("b ")), ("3-0", *token("c "))]
+    text = "".join(
+        f"id: {name}\nevent: {event}\ndata: {json.dumps(data)}\n\n"
+        for name, event, data in (*told, *told[2:], ("3-0", *token("d ")), ("4-0", *token("c ")))
+    )
+    server = Server(httpx.Response(200, headers={"content-type": "text/event-stream"}, content=text))
+
+    events = await server.events(host, run_id=RUN)
+
+    assert [event.text for event in events if isinstance(event, Token)] == ["a ", "b ", "c ", "d ", "c "]
 
 
 async def test_a_second_attempt_takes_back_what_the_first_did_not_commit(host: Host) -> None:
@@ -347,3 +362,24 @@ async def test_a_run_that_a_text_has_started_is_joined_on_a_real_server(hosted_u
 
     assert "".join(words) == "You said: Hello. " + " ".join(f"word{n}" for n in range(1, 41))
     assert last == Done(sent.run_id, "success")
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_those_who_join_in_mid_answer_are_told_each_word_once(hosted_url: str, kind: str) -> None:
+    host = Host(hosted_url, kind)
+    thread_id = await host.thread()
+    run_id = (await host.midstream.send(thread_id, "agent", "Hello")).run_id
+
+    async def listen(pause: float) -> str:
+        await asyncio.sleep(pause)
+        events = await host.events(thread_id, "agent", run_id=run_id)
+        return "".join(event.text for event in events if isinstance(event, Token))
+
+    async for event in host.midstream.stream(thread_id, "agent", run_id=run_id):
+        if isinstance(event, Token):
+            break
+    # Each at another moment of the answer: it takes 0.9 s.
+    texts = await asyncio.gather(*(listen(n / 20) for n in range(12)))
+    await host.close()
+
+    assert set(texts) == {"You said: Hello. " + " ".join(f"word{n}" for n in range(1, 41))}

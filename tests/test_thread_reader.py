@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from midstream_client._flow import Emit
+import httpx
+import pytest
+
+from midstream_client._flow import Call, Emit
 from midstream_client._thread_streaming import ThreadReader
 from midstream_client.events import Custom, Event, Retried, Sealed, Started, Token, ToolCall, ToolResult
 
@@ -160,3 +164,21 @@ def test_frames_that_are_no_events_and_a_failure() -> None:
     )
 
     assert (reader.is_over, reader.failure) == (True, (None, "out of tokens"))
+
+
+@pytest.mark.parametrize(("status", "is_over"), [("running", False), ("timeout", True), (None, True)])
+def test_in_a_silence_the_run_is_looked_at(status: str | None, is_over: bool) -> None:
+    """The server tells nobody of a run that has timed out, or was rolled back."""
+    reader = ThreadReader("t")
+    read(lifecycle("mine", "running"), reader=reader)
+
+    look = reader.read({"method": "quiet"})
+    assert next(look) == Call("runs", "get", ("t", "mine"))
+    answer = httpx.Response(404, request=httpx.Request("GET", "http://server.test"))
+    with contextlib.suppress(StopIteration):
+        if status is None:
+            look.throw(httpx.HTTPStatusError("gone", request=answer.request, response=answer))
+        else:
+            look.send({"status": status})
+
+    assert reader.is_over is is_over

@@ -67,7 +67,9 @@ async def awaited() -> None:
     await midstream.send("t", "agent", "hello", id="i", timeout=3, config={}, context={}, metadata={})
     assert_type(await midstream.interrupts("t"), list[PendingInterrupt])
     assert_type(await midstream.resume("t", "agent", {"i": approve()}), Resumed)
-    await midstream.resume("t", "agent", {"i": 1}, wait=False, config={}, context={}, metadata={})
+    resumed = await midstream.resume("t", "agent", {"i": 1}, wait=False, config={}, context={}, metadata={})
+    assert_type((resumed.status, resumed.is_cancelled), tuple[str, bool])
+    await midstream.resume("t", "agent", {"i": 1}, multitask_strategy="enqueue")
     assert_type(await midstream.halt_reason("t", "r"), str | None)
     assert_type(await midstream.stats("t"), Stats)
 
@@ -77,6 +79,7 @@ async def awaited() -> None:
     async with aclosing(midstream.stream("t", "agent", resume={"i": {"c": approve()}})) as events:
         assert_type(await anext(events), Event)
     midstream.stream("t", "agent", run_id="r", config={}, context={}, metadata={})
+    midstream.stream("t", "agent", input={}, protocol="threads", multitask_strategy="interrupt")
 
 
 def plain() -> None:
@@ -130,7 +133,7 @@ def shown(event: Event) -> str:
         case Error():
             return f"{event.error} {event.message}"
         case Done():
-            return f"{event.status} {event.halt_reason}"
+            return f"{event.status} {event.halt_reason} {event.is_cancelled}"
 
 
 def decided(pending: PendingInterrupt) -> list[Decision]:

@@ -3,12 +3,16 @@
 A run that is taken over by another worker says so by a second `metadata` part, with a higher `attempt`. Its
 node begins again, under new message ids; of the messages that were shown, those that the state does not hold
 are void.
+
+Who joins a run that goes on is told some parts twice. Seen with langgraph-api 0.16.7: it listens, and then
+tells what it has kept up to that moment. Its ids are no names (they are the time, in milliseconds), so a part
+is passed over if the very same one came under the same id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from midstream_client._flow import END, Call, Emit, Next, Open, StreamFlow, again
@@ -24,11 +28,20 @@ CAN_BE_JOINED: Mapping[str, Any] = {
 """How a run is started so that its stream can be read, at once or later."""
 
 
+REMEMBERED = 1024
+"""How many ids back a part can be told again."""
+
+
 @dataclass(slots=True)
 class RunReader(Reader):
     """Reads the parts of one run's stream."""
 
+    recent: dict[str, list[Any]] = field(default_factory=dict)
+    """The last parts by their ids, in order."""
+
     def read(self, part: Any) -> StreamFlow[None]:
+        if self._is_repeated(part):
+            return
         kind, *space = str(part.event).split("|")
         namespace = tuple(space)
         data = part.data
@@ -51,6 +64,17 @@ class RunReader(Reader):
             case "error":
                 said = data if isinstance(data, Mapping) else {}
                 self.failure = (said.get("error"), str(said.get("message", data)))
+
+    def _is_repeated(self, part: Any) -> bool:
+        if not part.id:
+            return False
+        known = self.recent.setdefault(part.id, [])
+        if part in known:
+            return True
+        known.append(part)
+        if len(self.recent) > REMEMBERED:
+            del self.recent[next(iter(self.recent))]
+        return False
 
     def _metadata(self, data: Mapping[str, Any]) -> StreamFlow[None]:
         attempt = int(data.get("attempt") or 1)

@@ -18,7 +18,7 @@ import httpx
 
 from midstream_client import _run_streaming, _thread_streaming
 from midstream_client._answering import GOING, ended, interrupts, placed, run_or_none
-from midstream_client._flow import Call, Emit, Flow, StreamFlow, again
+from midstream_client._flow import Call, Emit, Flow, Pause, StreamFlow, again
 from midstream_client._run_streaming import RunReader
 from midstream_client._shown import Reader, messages_in
 from midstream_client._thread_streaming import ThreadReader
@@ -30,6 +30,9 @@ from midstream_client.interrupts import interrupts_of
 Protocol: TypeAlias = Literal["runs", "threads", "websocket"]
 """How a stream comes: `runs`, by the run's own stream; `threads`, by the newer protocol of
 `client.threads.stream`; `websocket`, the same by a websocket."""
+
+SETTLES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds between looks at a run whose stream is over."""
 
 EVENTS_ONLY = frozenset({"lifecycle", "tools"})
 """Stream modes that only runs of the newer protocol have."""
@@ -94,6 +97,7 @@ def _work(
 def finish(reader: Reader) -> StreamFlow[None]:
     """Shows what the stream left out, and how the run has ended."""
     thread_id, run_id = reader.thread_id, reader.run_id
+    run = yield from _settled(reader)
     try:
         state = yield from again(Call("threads", "get_state", (thread_id,)))
     except httpx.HTTPStatusError:
@@ -104,7 +108,6 @@ def finish(reader: Reader) -> StreamFlow[None]:
     yield from map(Emit, reader.shown.rest(messages_in(state.get("values"))))
 
     pending = tuple(interrupts_of(state))
-    run = (yield from run_or_none(thread_id, run_id)) if run_id else {"status": "success"}
     if reader.failure is not None and run is not None and run["status"] in ("success", *GOING):
         # The stream is told of it first.
         run = {**run, "status": "error"}
@@ -114,6 +117,18 @@ def finish(reader: Reader) -> StreamFlow[None]:
     elif pending:
         yield Emit(Interrupted(run_id, pending))
     yield Emit(Done(run_id, status, reader.halt_reason or _halt_in(state, run_id), is_cancelled))
+
+
+def _settled(reader: Reader) -> Flow[Mapping[str, Any] | None]:
+    """Returns the run, once it is told of its own end: the stream is told first."""
+    if not reader.run_id:
+        return {"status": "success"}
+    for wait in SETTLES:
+        run = yield from run_or_none(reader.thread_id, reader.run_id)
+        if run is None or run["status"] not in GOING or reader.failure is not None:
+            break
+        yield Pause(wait)
+    return run
 
 
 def _failure(reader: Reader) -> Flow[tuple[str, str]]:

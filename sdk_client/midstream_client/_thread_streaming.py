@@ -12,7 +12,7 @@ It is not a stream of one run. Seen with langgraph-api 0.16.7 and langgraph-sdk 
   without their questions: those are read from the thread's state.
 * What a node writes to its `custom` stream comes as it is; what a transformer puts on a channel of its own
   comes under that name, and midstream's events both ways. Who joins later is told the first alone.
-* Nobody is told that a run is rolled back, or has timed out.
+* Nobody is told that a run was rolled back, or has timed out: so a silence is a time to look.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from midstream_client._flow import (
     again,
     status_of,
 )
+from midstream_client._patience import QUIET
 from midstream_client._shown import Reader, is_preemption, messages_in
 
 CHANNELS = ("messages", "values", "lifecycle", "custom")
@@ -68,6 +69,9 @@ class ThreadReader(Reader):
 
     def read(self, part: Any) -> StreamFlow[None]:
         if not isinstance(part, Mapping) or "method" not in part:
+            return
+        if part["method"] == QUIET:
+            self.is_over = not (yield from _is_going(self))
             return
         name = str(part.get("event_id") or "")
         if name and name in self.seen:
@@ -121,9 +125,12 @@ class ThreadReader(Reader):
             case "content-block-finish":
                 content = data.get("content") or {}
                 if content.get("type") == "text":
-                    shown = self.blocks.get((name, data.get("index")), "")
-                    rest = str(content.get("text", ""))[len(shown) :]
-                    yield from self._text(name, data.get("index"), rest, node, namespace)
+                    whole, shown = (
+                        str(content.get("text", "")),
+                        self.blocks.get((name, data.get("index")), ""),
+                    )
+                    if whole.startswith(shown):
+                        yield from self._text(name, data.get("index"), whole[len(shown) :], node, namespace)
                 elif content.get("type") == "tool_call":
                     yield from map(Emit, self.shown.call(content, name, node, namespace))
             case "message-finish" | "error" if name in unfinished:

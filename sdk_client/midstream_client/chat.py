@@ -11,7 +11,7 @@ import httpx
 
 from midstream_client.answers import approve, edit, reject, respond
 from midstream_client.client import Midstream
-from midstream_client.errors import InvalidAnswerError, MidstreamError
+from midstream_client.errors import InvalidAnswerError, MidstreamError, UnknownInterruptError
 from midstream_client.events import (
     Done,
     Error,
@@ -41,6 +41,7 @@ class Chat:
         self.transcript = Transcript()
         self.questions: list[Question] = []
         self.is_halting = False
+        self._asked: tuple[PendingInterrupt, ...] = ()
         self._answers: dict[str, Any] = {}
         self._run_id: str | None = None
         self._heard: set[str] = set()
@@ -203,9 +204,10 @@ class Chat:
 
     def _ask(self, pending: Iterable[PendingInterrupt], answers: Mapping[str, Any] | None = None) -> None:
         """Asks what has no answer yet."""
+        self._asked = tuple(pending)
         self._answers = dict(answers or {})
         self.questions = []
-        for interrupt in pending:
+        for interrupt in self._asked:
             if interrupt.id in self._answers:
                 continue
             for error in interrupt.errors:
@@ -259,7 +261,11 @@ class Chat:
             for problem in error.problems:
                 self.note(f"not valid: {problem.field}: {problem.reason}")
                 answers.pop(problem.interrupt_id, None)
-            self._ask(await self._midstream.interrupts(self._thread_id), answers)
+            # At once, as nothing was sent: a line that is typed now is an answer, too.
+            self._ask(self._asked, answers)
+        except UnknownInterruptError:
+            self.note("somebody else has answered; what is still open is asked again")
+            await self.look()
         finally:
             self._ended()
 

@@ -18,6 +18,7 @@ from midstream_client import _failures
 from midstream_client.errors import MidstreamError
 from midstream_client.interrupts import PendingInterrupt
 from midstream_client.sync_client import SyncMidstream
+from midstream_client.transcript import harmless
 
 DEFAULT_URL = "http://127.0.0.1:2024"
 """Where `langgraph dev` listens."""
@@ -101,7 +102,7 @@ def send(parsed: argparse.Namespace) -> None:
 def requests(parsed: argparse.Namespace) -> None:
     with _client(parsed) as client:
         pending = SyncMidstream(client).pending_requests(parsed.thread)
-    rows = [[each.id, each.kind, each.reason or _words(each.messages)] for each in pending]
+    rows = [[each.id, each.kind, harmless(each.reason or "") or _words(each.messages)] for each in pending]
     _table(parsed, pending, ["request", "kind", "says"], rows, empty="nothing is pending")
 
 
@@ -213,7 +214,7 @@ def _plain(value: Any) -> Any:
 
 
 def _words(messages: Sequence[dict[str, Any]]) -> str:
-    return " / ".join(str(message["content"]) for message in messages)
+    return harmless(" / ".join(str(message["content"]) for message in messages))
 
 
 def _text(argument: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from midstream_client import _answering, _steering, _streaming
 from midstream_client._flow import (
@@ -29,6 +29,7 @@ from midstream_client._flow import (
     credentials,
     run_options,
 )
+from midstream_client._patience import PatientClient, patiently
 from midstream_client._streaming import Protocol
 from midstream_client.answers import Answer
 from midstream_client.events import Event
@@ -358,12 +359,15 @@ class Midstream:
             await transport.close()
 
     def _transport(self, thread_id: str, *, is_websocket: bool) -> Any:
-        # Imported here: who has a client has it already, and who uses the wire alone does not need it.
+        # Imported here: who has a client has them already, and who uses the wire alone does not need them.
         from langgraph_sdk.stream.transport import ProtocolSseTransport, ProtocolWebSocketTransport
+        from websockets.asyncio.client import connect
 
-        make = ProtocolWebSocketTransport if is_websocket else ProtocolSseTransport
-        client = self._client.http.client
-        return make(client=client, thread_id=thread_id, headers=credentials(client.headers))
+        client: Any = self._client.http.client
+        about: Any = {"thread_id": thread_id, "headers": credentials(client.headers)}
+        if is_websocket:
+            return ProtocolWebSocketTransport(client=client, connect=patiently(connect), **about)
+        return ProtocolSseTransport(client=cast("Any", PatientClient(client)), **about)
 
 
 async def _close(source: Any) -> None:

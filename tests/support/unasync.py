@@ -30,6 +30,7 @@ WORDS = (
     ),
     ("ProtocolSseTransport", "SyncProtocolSseTransport"),
     ("ProtocolWebSocketTransport", "SyncProtocolWebSocketTransport"),
+    ("websockets.asyncio.client", "websockets.sync.client"),
     ("is_awaited=True", "is_awaited=False"),
     ("async def ", "def "),
     ("await ", ""),
