@@ -24,7 +24,7 @@ from langgraph_sdk.client import LangGraphClient
 from bench.measure import median, quantile
 from bench.report import Table, arguments, publish
 from bench.servers import WITH, WITHOUT, cpu_seconds, resident_mb, saying, scripted, server, streamed
-from bench.svg import lines
+from bench.svg import Line, lines
 from midstream_client import Midstream
 from support.dev_server import DevServer
 
@@ -34,6 +34,9 @@ CROWDS = (1, 10, 50, 100, 250, 500)
 OURS, APP, THEIRS = "midstream", "plain graph, midstream's app", "without midstream"
 WAYS = {OURS: (True, WITH), APP: (True, WITHOUT), THEIRS: (False, WITHOUT)}
 """Whether the server has midstream's app, and which graph runs on it."""
+
+WHAT = {"cpu": "cpu_ms_per_token", "gap p99": "gap_p99_ms"}
+"""What is drawn."""
 
 CROWD_SECONDS = 300
 FEWEST_HALTS = 20
@@ -213,6 +216,7 @@ async def main(options: argparse.Namespace) -> None:
             for threads in crowds
         ]
 
+    sealed_after = [(threads, quantile(seconds, 0.99) * 1e3) for threads, seconds in seals.items()]
     samples: dict[str, Any] = {way: [asdict(each) for each in seen] for way, seen in found.items()}
     samples["seconds to the seal"] = {str(threads): seconds for threads, seconds in seals.items()}
     publish(
@@ -225,16 +229,11 @@ async def main(options: argparse.Namespace) -> None:
             "threads",
             "milliseconds: the server's processor time for a token, the gap between two, and the seal",
             [
-                (f"{what}, {way}", drawn(way, name))
-                for what, name in (("cpu", "cpu_ms_per_token"), ("gap p99", "gap_p99_ms"))
-                for way in (OURS, THEIRS)
+                Line(f"{what}, {way}", drawn(way, name), colour, is_base=way == THEIRS)
+                for colour, (what, name) in enumerate(WHAT.items())
+                for way in (THEIRS, OURS)
             ]
-            + [
-                (
-                    "from a halt to the seal p99",
-                    [(threads, quantile(seconds, 0.99) * 1e3) for threads, seconds in seals.items()],
-                )
-            ],
+            + [Line("from a halt to the seal, p99", sealed_after, 2)],
         ),
     )
 

@@ -25,7 +25,7 @@ from bench.measure import Ratio, Side, in_turns, median, quantile
 from bench.models import Content, ReadyModel
 from bench.per_chunk import BREATH, NODE, OFF, alone, in_graph, node_side, streamed
 from bench.report import Table, arguments, publish
-from bench.svg import lines
+from bench.svg import Line, lines
 from midstream import Ledger, ModelNode, Preemption
 
 HERE = Path(__file__).resolve().parent / "ts"
@@ -224,9 +224,14 @@ async def main(options: argparse.Namespace) -> None:
             "chunks",
             "microseconds of processor time per chunk, median; text: preemption on, and nothing requested",
             [
-                (f"{kind}, {name}", drawn(name, kind, WAITING if WAITING in ways_of(kind) else ON))
-                for name in (OURS, THEIRS)
-                for kind in SIZES
+                Line(
+                    f"{kind}, {name}",
+                    drawn(name, kind, WAITING if WAITING in ways_of(kind) else ON),
+                    colour,
+                    is_dashed=name == THEIRS,
+                )
+                for name in (THEIRS, OURS)
+                for colour, kind in enumerate(SIZES)
             ],
         ),
     )
