@@ -74,13 +74,16 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def bars(title: str, unit: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
-    """Draws groups of bars, each group on a scale of its own from zero."""
+def bars(
+    title: str, unit: str, groups: Sequence[tuple[str, Sequence[Bar]]], *, one_scale: bool = False
+) -> str:
+    """Draws groups of bars, on one scale or each group on a scale of its own, from zero."""
     parts = [_text(16, 26, title, size=16, bold=True), _text(16, 45, unit, size=11)]
     y = 66.0
     for name, rows in groups:
-        top = max(max(row.value, row.limit or 0, row.high or 0) for row in rows) * 1.05 or 1
-        longest = max(len(row.text or "0.000") for row in rows)
+        together = [row for _, rows in groups for row in rows] if one_scale else rows
+        top = max(max(row.value, row.limit or 0, row.high or 0) for row in together) * 1.05 or 1
+        longest = max(len(row.text or "0.000") for row in together)
         scale = (WIDTH - LABELS - 24 - GLYPH * longest) / top
         parts.append(_text(16, y + 8, name, size=13, bold=True))
         y += 18
