@@ -27,7 +27,8 @@ from bench.paced_graph import agent
 from bench.postgres import postgres
 from midstream import Ledger
 from midstream_client import Midstream
-from support.dev_server import ROOT, DevServer
+from support.dev_server import DevServer
+from support.process import ROOT
 from support.stack import Stack
 
 HALT = {"kind": "halt", "reason": "measured"}

@@ -3,7 +3,7 @@
 Both servers run side by side and are loaded in turns. Each thread streams an answer at a pace that a machine
 can keep up with, so what is compared is the server's own work: its processor time for each token, the gap
 between two tokens as a client sees it, and memory. With midstream each run also looks for new requests
-several times a second.
+several times a second. Then as many threads stream again, and each is halted at a moment of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -24,7 +24,8 @@ from langgraph_sdk.client import LangGraphClient
 from bench.measure import median, quantile
 from bench.report import Table, arguments, publish
 from bench.servers import WITH, WITHOUT, cpu_seconds, resident_mb, saying, scripted, server, streamed
-from bench.svg import lines
+from bench.svg import Line, lines
+from midstream_client import Midstream
 from support.dev_server import DevServer
 
 INTERVAL_MS = 250
@@ -34,7 +35,13 @@ OURS, APP, THEIRS = "midstream", "plain graph, midstream's app", "without midstr
 WAYS = {OURS: (True, WITH), APP: (True, WITHOUT), THEIRS: (False, WITHOUT)}
 """Whether the server has midstream's app, and which graph runs on it."""
 
+WHAT = {"cpu": "cpu_ms_per_token", "gap p99": "gap_p99_ms"}
+"""What is drawn."""
+
 CROWD_SECONDS = 300
+FEWEST_HALTS = 20
+FULL = 250
+"""From so many threads on one round has to do: the machine is full, and each takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,10 @@ class Crowd:
     """From the first call to the last token."""
 
     server_mb: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
 
 
 async def one(client: LangGraphClient, graph: str) -> list[float]:
@@ -84,8 +95,33 @@ async def crowd(server: DevServer, client: LangGraphClient, graph: str, threads:
     )
 
 
-async def measured(crowds: Sequence[int], rounds: int, seed: int) -> dict[str, list[Crowd]]:
+async def halted(client: LangGraphClient, threads: int, chance: random.Random) -> list[float]:
+    """Returns for each of so many threads the seconds from the host's request to the word `sealed`."""
+
+    async def halt(after: int) -> float:
+        thread_id = (await client.threads.create())["thread_id"]
+        posted, tokens = 0.0, 0
+        posting: asyncio.Task[object] | None = None
+        async for kind, data in streamed(client, thread_id, WITH, saying("Many words follow", WORDS)):
+            tokens += kind == "token"
+            if tokens == after and posting is None:
+                posted = time.perf_counter()
+                posting = asyncio.ensure_future(Midstream(client).halt(thread_id, "measured"))
+            elif kind == "event" and data["event"] == "sealed":
+                assert posting is not None
+                await posting
+                return time.perf_counter() - posted
+        raise RuntimeError("an answer was not sealed")
+
+    async with asyncio.timeout(CROWD_SECONDS):
+        return await asyncio.gather(*(halt(chance.randint(5, WORDS // 2)) for _ in range(threads)))
+
+
+async def measured(
+    crowds: Sequence[int], rounds: int, seed: int
+) -> tuple[dict[str, list[Crowd]], dict[int, list[float]]]:
     order = random.Random(seed)
+    seals: dict[int, list[float]] = {threads: [] for threads in crowds}
     found: dict[str, list[Crowd]] = {way: [] for way in WAYS}
     # Without kept connections: a server closes idle ones, perhaps just as the next request goes out.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -102,12 +138,15 @@ async def measured(crowds: Sequence[int], rounds: int, seed: int) -> dict[str, l
         for has_app, graph in WAYS.values():
             await crowd(*servers[has_app], graph, 2)
         for threads in crowds:
-            for _ in range(rounds):
+            for _ in range(rounds if threads < FULL else 1):
                 for way in order.sample(sorted(WAYS), len(WAYS)):
                     has_app, graph = WAYS[way]
                     found[way].append(await crowd(*servers[has_app], graph, threads))
+            # A single thread is halted a few times more, for a p99 that means something.
+            for _ in range(max(rounds, FEWEST_HALTS // threads) if threads < FULL else 1):
+                seals[threads] += await halted(servers[True][1], threads, order)
             print(f"{threads} threads: done", flush=True)
-    return found
+    return found, seals
 
 
 def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
@@ -129,6 +168,7 @@ def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
                     way,
                     f"{typical('cpu_ms_per_token'):.3f}",
                     f"{median(ratios):.2f}",
+                    f"{typical('tokens_per_second'):.0f}",
                     f"{typical('first_token_s') * 1e3:.0f}",
                     f"{typical('gap_p50_ms'):.0f}",
                     f"{typical('gap_p99_ms'):.0f}",
@@ -143,6 +183,7 @@ def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
             "server",
             "cpu ms/token",
             "ratio",
+            "tokens/s",
             "first token ms",
             "gap p50",
             "gap p99",
@@ -153,30 +194,46 @@ def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
     )
 
 
+def sealed(seals: Mapping[int, Sequence[float]]) -> Table:
+    rows = []
+    for threads, seconds in seals.items():
+        shown = [f"{quantile(seconds, share) * 1e3:.0f}" for share in (0.5, 0.9, 0.99)]
+        rows.append([str(threads), str(len(seconds)), *shown])
+    return Table(
+        "Each of the threads is halted; ms from the host's request to the word `sealed`",
+        ["threads", "halts", "p50", "p90", "p99"],
+        rows,
+    )
+
+
 async def main(options: argparse.Namespace) -> None:
-    found = await measured(CROWDS, options.rounds, options.seed)
+    crowds = CROWDS[:2] if options.quick else CROWDS
+    found, seals = await measured(crowds, options.rounds, options.seed)
 
     def drawn(way: str, name: str) -> list[tuple[float, float]]:
         return [
             (threads, median([getattr(each, name) for each in found[way] if each.threads == threads]))
-            for threads in CROWDS
+            for threads in crowds
         ]
 
+    sealed_after = [(threads, quantile(seconds, 0.99) * 1e3) for threads, seconds in seals.items()]
     samples: dict[str, Any] = {way: [asdict(each) for each in seen] for way, seen in found.items()}
+    samples["seconds to the seal"] = {str(threads): seconds for threads, seconds in seals.items()}
     publish(
         "many",
-        [table(found, CROWDS)],
+        [table(found, crowds), sealed(seals)],
         options={"rounds": options.rounds, "seed": options.seed, "interval_ms": INTERVAL_MS, "words": WORDS},
         samples=samples,
         picture=lines(
             "Threads streaming at once on one server",
             "threads",
-            "milliseconds: the server's processor time for a token, and the p99 of the gap between two",
+            "milliseconds: the server's processor time for a token, the gap between two, and the seal",
             [
-                (f"{what}, {way}", drawn(way, name))
-                for what, name in (("cpu", "cpu_ms_per_token"), ("gap p99", "gap_p99_ms"))
-                for way in (OURS, THEIRS)
-            ],
+                Line(f"{what}, {way}", drawn(way, name), colour, is_base=way == THEIRS)
+                for colour, (what, name) in enumerate(WHAT.items())
+                for way in (THEIRS, OURS)
+            ]
+            + [Line("from a halt to the seal, p99", sealed_after, 2)],
         ),
     )
 

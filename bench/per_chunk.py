@@ -223,7 +223,9 @@ async def main() -> None:
             ratio = Ratio.of(seconds, taken[base])
             shown = [f"{value:.3f}" for value in (ratio.median, ratio.error, ratio.p1, ratio.p99)]
             rows.append([group.name, name, f"{each:.2f}", *shown, base.removeprefix("plain node: ")])
-            picture.append(Bar(name, ratio.median, ratio.p1, ratio.p99, limit, text=f"{ratio.median:.3f}"))
+            plain = name in (MERGE, AGAIN)
+            shown_as = f"{ratio.median:.3f}"
+            picture.append(Bar(name, ratio.median, ratio.p1, ratio.p99, limit, plain, shown_as))
             if limit is not None:
                 checks.append(Check(f"{group.name}: {name}", limit, ratio.median))
         drawn.append((group.name, picture))

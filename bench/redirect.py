@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -206,6 +206,20 @@ def settings(rounds: int, real_rounds: int) -> list[Setting]:
     ]
 
 
+def picture(found: Mapping[str, Mapping[str, Sequence[Result]]]) -> str:
+    def bar(way: str, results: Sequence[Result]) -> Bar:
+        first = [each.first_token_s * 1e3 for each in results]
+        lost = median([float(each.lost_tokens) for each in results])
+        text = f"{median(first):,.0f} ms, " + (f"{lost:.0f} tokens lost" if lost else "nothing lost")
+        return Bar(way, median(first), min(first), max(first), is_base=way != STEER, text=text)
+
+    return bars(
+        "Redirecting an answer on the real server",
+        "ms from the person's word to the first token of its answer, median; whisker: all tries",
+        [(name, [bar(*each) for each in ways.items()]) for name, ways in found.items()],
+    )
+
+
 async def main() -> None:
     options = arguments(__doc__, rounds=15)
     found = {
@@ -217,15 +231,6 @@ async def main() -> None:
         COLUMNS,
         [row(name, way, results) for name, ways in found.items() for way, results in ways.items()],
     )
-    drawn = []
-    for name, ways in found.items():
-        picture = []
-        for way, results in ways.items():
-            first = [each.first_token_s * 1e3 for each in results]
-            lost = median([float(each.lost_tokens) for each in results])
-            text = f"{median(first):.0f} ms, {lost:.0f} tokens lost"
-            picture.append(Bar(way, median(first), min(first), max(first), is_base=way != STEER, text=text))
-        drawn.append((name, picture))
     publish(
         "redirect",
         [table],
@@ -234,11 +239,7 @@ async def main() -> None:
             name: {way: [asdict(each) for each in results] for way, results in ways.items()}
             for name, ways in found.items()
         },
-        picture=bars(
-            "Redirecting an answer on the real server",
-            "ms from the person's word to the first token of its answer, median; whisker: all tries",
-            drawn,
-        ),
+        picture=picture(found),
     )
 
 

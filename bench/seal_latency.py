@@ -47,8 +47,6 @@ COLUMNS = (
 )
 LENGTHS = (100, 1_000, 10_000, 100_000)
 
-Found = Mapping[str, Mapping[Provider, Sequence[Try]]]
-
 
 async def measured(rounds: int, seed: int) -> dict[str, dict[Provider, list[Try]]]:
     found = {}
@@ -109,16 +107,16 @@ def _p99(values: Sequence[float]) -> float:
     return quantile(values, 0.99)
 
 
-def picture(found: Found) -> str:
-    def bar(provider: Provider, tries: Sequence[Try]) -> Bar:
-        numbers = [each.from_post_ms for each in tries]
-        text = f"{median(numbers):.0f} ms"
-        return Bar(provider.name, median(numbers), quantile(numbers, 0.01), _p99(numbers), text=text)
+def picture(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    def bar(name: str, ms: Sequence[float]) -> Bar:
+        text = f"{median(ms):.0f} ms"
+        return Bar(name, median(ms), quantile(ms, 0.01), _p99(ms), text=text)
 
     return bars(
         "From the host's request to the sealed answer",
         "milliseconds from the post to the word `sealed`, median; whisker: 1st to 99th percentile",
         [(place, [bar(*each) for each in by.items()]) for place, by in found.items()],
+        one_scale=True,
     )
 
 
@@ -170,7 +168,14 @@ async def main(options: argparse.Namespace) -> None:
             "seal_ms_by_chunks": {str(size): taken for size, taken in lengths.items()},
         },
         checks=checks,
-        picture=picture(found),
+        picture=picture(
+            {
+                place: {
+                    provider.name: [each.from_post_ms for each in tries] for provider, tries in by.items()
+                }
+                for place, by in found.items()
+            }
+        ),
     )
 
 

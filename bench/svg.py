@@ -16,7 +16,13 @@ GLYPH = 6.6
 
 ROW = 26
 COLOURS = ("#4c78a8", "#e07b39", "#54a24b", "#b279a2", "#9d755d", "#76b7b2")
-GREY, INK = "#c9ccd1", "#222222"
+GREY, INK, RED = "#c9ccd1", "#222222", "#d62728"
+
+DARK = """<style>@media (prefers-color-scheme: dark) {
+.page { fill: #0d1117 } text { fill: #e6edf3 } .ink { stroke: #e6edf3 }
+rect.base { fill: #57606a } line.base, polyline.base { stroke: #414850 } circle.base { fill: #414850 }
+}</style>"""
+"""What a reader with a dark screen sees in place of white and black."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +53,11 @@ def _text(
     return f"<text {place}{weight}>{escape(words)}</text>"
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1) -> str:
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1, dashes: str = "") -> str:
+    kind = {INK: ' class="ink"', GREY: ' class="base"'}.get(colour, "")
     return (
         f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
-        f'stroke="{colour}" stroke-width="{width}"/>'
+        f'stroke="{colour}" stroke-width="{width}"{dashes}{kind}/>'
     )
 
 
@@ -58,25 +65,32 @@ def _page(height: float, parts: Sequence[str]) -> str:
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
         f'font-family="system-ui, sans-serif" fill="{INK}">'
-        f'<rect width="{WIDTH}" height="{height:.0f}" fill="#ffffff"/>'
+        f'<rect width="{WIDTH}" height="{height:.0f}" fill="#ffffff" class="page"/>'
     )
-    return "\n".join([head, *parts, "</svg>"]) + "\n"
+    return "\n".join([head, DARK, *parts, "</svg>"]) + "\n"
 
 
-def bars(title: str, unit: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
-    """Draws groups of bars, each group on a scale of its own from zero."""
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def bars(
+    title: str, unit: str, groups: Sequence[tuple[str, Sequence[Bar]]], *, one_scale: bool = False
+) -> str:
+    """Draws groups of bars, on one scale or each group on a scale of its own, from zero."""
     parts = [_text(16, 26, title, size=16, bold=True), _text(16, 45, unit, size=11)]
     y = 66.0
     for name, rows in groups:
-        top = max(max(row.value, row.limit or 0, row.high or 0) for row in rows) * 1.05 or 1
-        longest = max(len(row.text or "0.000") for row in rows)
+        together = [row for _, rows in groups for row in rows] if one_scale else rows
+        top = max(max(row.value, row.limit or 0, row.high or 0) for row in together) * 1.05 or 1
+        longest = max(len(row.text or "0.000") for row in together)
         scale = (WIDTH - LABELS - 24 - GLYPH * longest) / top
         parts.append(_text(16, y + 8, name, size=13, bold=True))
         y += 18
         for row in rows:
             middle = y + ROW / 2
             end = LABELS + row.value * scale
-            fill = GREY if row.is_base else COLOURS[0]
+            fill = f'{GREY}" class="base' if row.is_base else COLOURS[0]
             parts.append(_text(LABELS - 8, middle + 4, row.label, anchor="end"))
             parts.append(
                 f'<rect x="{LABELS}" y="{y + 4:.1f}" width="{max(end - LABELS, 1):.1f}" '
@@ -89,20 +103,45 @@ def bars(title: str, unit: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> 
                 end = max(end, high)
             if row.limit is not None:
                 x = LABELS + row.limit * scale
-                parts.append(_line(x, y + 1, x, y + ROW - 1, "#d62728", 2))
+                parts.append(_line(x, y + 1, x, y + ROW - 1, RED, 2))
                 end = max(end, x)
-            parts.append(_text(end + 6, middle + 4, row.text or f"{row.value:.3g}"))
+            parts.append(_text(end + 6, middle + 4, row.text or _number(row.value)))
             y += ROW
         y += 14
     return _page(y + 4, parts)
 
 
-def lines(
-    title: str, x_name: str, y_name: str, series: Sequence[tuple[str, Sequence[tuple[float, float]]]]
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line, by its points."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: int = 0
+    """Which of the colours."""
+
+    is_base: bool = False
+    """Drawn wide and in grey: what the others are compared with."""
+
+    is_dashed: bool = False
+
+    @property
+    def ink(self) -> str:
+        return GREY if self.is_base else COLOURS[self.colour % len(COLOURS)]
+
+    @property
+    def width(self) -> float:
+        return 7 if self.is_base else 2
+
+    @property
+    def dashes(self) -> str:
+        return ' stroke-dasharray="6 4"' if self.is_dashed else ""
+
+
+def lines(title: str, x_name: str, y_name: str, drawn: Sequence[Line]) -> str:
     """Draws lines on two logarithmic axes."""
-    left, top, width, height = 80.0, 60.0, WIDTH - 300.0, 320.0
-    points = [point for _, line in series for point in line]
+    left, top, width, height = 80.0, 60.0, WIDTH - 350.0, 320.0
+    points = [point for line in drawn for point in line.points]
     x_low, x_high = (pick(math.log10(x) for x, _ in points) for pick in (min, max))
     y_low = math.floor(min(math.log10(y) for _, y in points))
     y_high = math.ceil(max(math.log10(y) for _, y in points))
@@ -117,25 +156,30 @@ def lines(
         _, y = at(points[0][0], 10.0**power)
         parts += [
             _line(left, y, left + width, y, GREY),
-            _text(left - 6, y + 4, f"{10.0**power:g}", anchor="end"),
+            _text(left - 6, y + 4, f"{10.0**power:,g}", anchor="end"),
         ]
+    room = -100.0
     for x in sorted({x for x, _ in points}):
         place, _ = at(x, 10.0**y_low)
-        parts += [
-            _line(place, top + height, place, top + height + 5, INK),
-            _text(place, top + height + 20, f"{x:g}", anchor="middle", size=11),
-        ]
+        parts.append(_line(place, top + height, place, top + height + 5, INK))
+        if place - room > 40:
+            parts.append(_text(place, top + height + 20, f"{x:,g}", anchor="middle", size=11))
+            room = place
     parts.append(_text(left + width / 2, top + height + 40, x_name, anchor="middle"))
-    for index, (name, line) in enumerate(series):
-        colour = COLOURS[index % len(COLOURS)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in line))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    for index, line in enumerate(drawn):
+        kind = ' class="base"' if line.is_base else ""
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in line.points))
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{line.ink}" '
+            f'stroke-width="{line.width}"{line.dashes}{kind}/>'
+        )
         parts += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in (at(*p) for p in line)
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{line.ink}"{kind}/>'
+            for x, y in (at(*point) for point in line.points)
         ]
         y = top + 14 + 20 * index
         parts += [
-            _line(left + width + 16, y - 4, left + width + 36, y - 4, colour, 3),
-            _text(left + width + 42, y, name),
+            _line(left + width + 16, y - 4, left + width + 40, y - 4, line.ink, line.width, line.dashes),
+            _text(left + width + 46, y, line.name),
         ]
     return _page(top + height + 56, parts)

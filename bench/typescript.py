@@ -15,8 +15,9 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -25,12 +26,14 @@ from bench.measure import Ratio, Side, in_turns, median, quantile
 from bench.models import Content, ReadyModel
 from bench.per_chunk import BREATH, NODE, OFF, alone, in_graph, node_side, streamed
 from bench.report import Table, arguments, publish
-from bench.svg import lines
+from bench.svg import Line, lines
 from midstream import Ledger, ModelNode, Preemption
 
 HERE = Path(__file__).resolve().parent / "ts"
+Sizes: TypeAlias = Mapping[Content, tuple[int, ...]]
+
 LONG, SHORT = (1_000, 5_000, 20_000), (1_000, 2_000, 4_000)
-SIZES: dict[Content, tuple[int, ...]] = {
+SIZES: Sizes = {
     "text": LONG,
     "whitespace": LONG,
     "reasoning": LONG,
@@ -112,10 +115,10 @@ def waiting(kind: Content, size: int) -> Side:
     return node_side(WAITING, node, model, drive, saver)
 
 
-async def ours(asked: dict[str, Any], seed: int) -> dict[str, Any]:
+async def ours(asked: dict[str, Any], sizes_of: Sizes, seed: int) -> dict[str, Any]:
     """Runs the Python side; the same shape as what the other side prints."""
     found: dict[str, Any] = {"per_chunk": {}, "latency": {}}
-    for kind, sizes in SIZES.items():
+    for kind, sizes in sizes_of.items():
         found["per_chunk"][kind] = {}
         for size in sizes:
             rounds = len(asked["scripts"][kind]["order"]) - 1
@@ -131,7 +134,7 @@ async def ours(asked: dict[str, Any], seed: int) -> dict[str, Any]:
     return found
 
 
-def script(tries: int, rounds: int, seed: int) -> dict[str, Any]:
+def script(sizes_of: Sizes, tries: int, rounds: int, seed: int) -> dict[str, Any]:
     """What both sides are to do."""
     chance, orders = random.Random(seed), random.Random(seed)
 
@@ -151,8 +154,8 @@ def script(tries: int, rounds: int, seed: int) -> dict[str, Any]:
                 "sizes": sizes,
                 "order": [orders.sample(ways, len(ways)) for _ in range(max(1, rounds // slow) + 1)],
             }
-            for kind, sizes in SIZES.items()
-            for ways, slow in [(ways_of(kind), 4 if sizes == SHORT else 1)]
+            for kind, sizes in sizes_of.items()
+            for ways, slow in [(ways_of(kind), 4 if SIZES[kind] == SHORT else 1)]
         },
         "providers": {
             each.name: asked_of(each, tries if each.silent_after is None else few) for each in PROVIDERS
@@ -160,9 +163,9 @@ def script(tries: int, rounds: int, seed: int) -> dict[str, Any]:
     }
 
 
-def cost(found: dict[str, dict[str, Any]]) -> Table:
+def cost(found: dict[str, dict[str, Any]], sizes_of: Sizes) -> Table:
     rows = []
-    for kind, (*_, size) in SIZES.items():
+    for kind, (*_, size) in sizes_of.items():
         for name, side in found.items():
             taken = side["per_chunk"][kind][str(size)]
             each = [f"{median(taken[way]) / size * 1e3:.1f}" if way in taken else "" for way in WAYS]
@@ -175,9 +178,9 @@ def cost(found: dict[str, dict[str, Any]]) -> Table:
     return Table("Processor time, us per chunk; medians", [*columns, "on : off", "waits : off"], rows)
 
 
-def growth(found: dict[str, dict[str, Any]]) -> Table:
+def growth(found: dict[str, dict[str, Any]], sizes_of: Sizes) -> Table:
     rows = []
-    for kind, sizes in SIZES.items():
+    for kind, sizes in sizes_of.items():
         for name, side in found.items():
             for way in (OFF_WAY, ON, WAITING):
                 by_size = side["per_chunk"][kind]
@@ -207,8 +210,9 @@ def latency(found: dict[str, dict[str, Any]]) -> Table:
 
 async def main(options: argparse.Namespace) -> None:
     tries = options.rounds * 5
-    asked = script(tries, options.rounds, options.seed)
-    found = {OURS: await ours(asked, options.seed), THEIRS: await asyncio.to_thread(theirs, asked)}
+    sizes_of: Sizes = {kind: sizes[:2] for kind, sizes in SIZES.items()} if options.quick else SIZES
+    asked = script(sizes_of, tries, options.rounds, options.seed)
+    found = {OURS: await ours(asked, sizes_of, options.seed), THEIRS: await asyncio.to_thread(theirs, asked)}
 
     def drawn(name: str, kind: Content, way: str) -> list[tuple[float, float]]:
         by_size = found[name]["per_chunk"][kind]
@@ -216,7 +220,7 @@ async def main(options: argparse.Namespace) -> None:
 
     publish(
         "typescript",
-        [cost(found), growth(found), latency(found)],
+        [cost(found, sizes_of), growth(found, sizes_of), latency(found)],
         options={"rounds": options.rounds, "tries": tries, "seed": options.seed, "sizes": LONG},
         samples=found,
         picture=lines(
@@ -224,9 +228,14 @@ async def main(options: argparse.Namespace) -> None:
             "chunks",
             "microseconds of processor time per chunk, median; text: preemption on, and nothing requested",
             [
-                (f"{kind}, {name}", drawn(name, kind, WAITING if WAITING in ways_of(kind) else ON))
-                for name in (OURS, THEIRS)
-                for kind in SIZES
+                Line(
+                    f"{kind}, {name}",
+                    drawn(name, kind, WAITING if WAITING in ways_of(kind) else ON),
+                    colour,
+                    is_dashed=name == THEIRS,
+                )
+                for name in (THEIRS, OURS)
+                for colour, kind in enumerate(SIZES)
             ],
         ),
     )
