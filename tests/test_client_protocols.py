@@ -83,6 +83,21 @@ async def test_a_run_that_was_started_either_way_is_joined_either_way(host: Host
 
 
 @on_every_way
+async def test_an_old_run_that_is_joined_does_not_ask_what_a_later_one_asks(
+    host: Host, protocol: str
+) -> None:
+    thread_id = await host.thread()
+    old = await host.events(thread_id, "brief", input=said("Hello"), protocol=protocol)
+    asked = said(calls(("ask_user", {"question": "which?"})))
+    new = await host.events(thread_id, "brief", input=asked, protocol=protocol)
+
+    for events in (old, new):
+        joined = await host.events(thread_id, "brief", run_id=events[0].run_id, protocol=protocol)
+        assert joined[-2:] == events[-2:]
+    assert isinstance(new[-2], Interrupted)
+
+
+@on_every_way
 async def test_a_run_that_is_not_there_is_the_sdks_own_error(host: Host, protocol: str) -> None:
     thread_id, nowhere = await host.thread(), str(uuid.uuid4())
     for wrong, error, about in (

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 QUIET_SECONDS = 2.5
-"""Shorter than the 5 s from one heartbeat to the next, so that the first one in a silence is one to look at."""
+"""Shorter than the 5 s from one heartbeat to the next, so that the first one in a silence counts."""
 
 QUIET = "quiet"
 """The frame's method, which no server uses."""
