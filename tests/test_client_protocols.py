@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
 from typing import Any, get_args
 
 import httpx
@@ -21,39 +20,10 @@ from midstream_client.events import (
     Interrupted,
     Started,
     Token,
-    ToolResult,
 )
-from support.hosted import Host, calls, said
+from support.hosted import Host, calls, on_every_way, said
 
 FIRST = "You said: Hello. word1 word2 word3"
-
-
-Story = Callable[[Host, str], Coroutine[Any, Any, None]]
-
-
-def on_every_way(story: Story) -> Callable[[str], Coroutine[Any, Any, None]]:
-    """Makes a test of a story that is told on both clients and each protocol, all at the same time."""
-
-    async def test(hosted_url: str) -> None:
-        async def told(host: Host, protocol: str) -> None:
-            try:
-                await story(host, protocol)
-            except BaseException as error:
-                error.add_note(f"by {protocol}, {type(host.client).__name__}")
-                raise
-
-        hosts = [Host(hosted_url, kind) for kind in ("async", "sync")]
-        try:
-            async with asyncio.TaskGroup() as group:
-                for host in hosts:
-                    for protocol in get_args(Protocol):
-                        group.create_task(told(host, protocol))
-        finally:
-            for host in hosts:
-                await host.close()
-
-    test.__name__, test.__doc__ = story.__name__, story.__doc__
-    return test
 
 
 async def words(host: Host, thread_id: str, run_id: str, protocol: str) -> str:
@@ -78,22 +48,27 @@ async def test_a_busy_thread_takes_no_other_run_unless_it_is_told_to(host: Host,
 
 
 @on_every_way
-async def test_answers_to_a_busy_thread_are_refused_or_wait_as_one_says(host: Host, protocol: str) -> None:
+async def test_answers_to_a_busy_thread_are_refused_unless_it_is_told_otherwise(
+    host: Host, protocol: str
+) -> None:
     thread_id = await host.thread()
     emails = calls(("send_email", {"to": "ann", "body": "hi"}), ("send_email", {"to": "bob", "body": "hi"}))
     await host.events(thread_id, "per_call", input=said(emails), protocol=protocol)
     ann, bob = await host.midstream.interrupts(thread_id)
-    await host.midstream.resume(thread_id, "per_call", {ann.id: approve()}, wait=False)
+    # Somebody else's answer, which takes its time.
+    theirs = {"command": {"resume": {ann.id: approve()}}, "after_seconds": 60}
+    busy = await host.runs.create(thread_id, "per_call", **theirs)
 
-    answer: Any = {"resume": {bob.id: approve()}, "protocol": protocol}
+    answers = {bob.id: approve()}
     with pytest.raises(ConflictError, match="already running"):
-        await host.events(thread_id, "per_call", **answer)
+        await host.events(thread_id, "per_call", resume=answers, protocol=protocol)
     with pytest.raises(ConflictError, match="already running"):
-        await host.midstream.resume(thread_id, "per_call", {bob.id: approve()})
+        await host.midstream.resume(thread_id, "per_call", answers)
 
-    events = await host.events(thread_id, "per_call", **answer, multitask_strategy="enqueue")
-    assert "sent to bob" in [event.content for event in events if isinstance(event, ToolResult)]
-    assert events[-1] == Done(events[0].run_id, "success")
+    what: Any = {"resume": answers, "protocol": protocol, "multitask_strategy": "rollback"}
+    events = await host.events(thread_id, "per_call", **what)
+    assert events[1:] == [Interrupted(events[0].run_id, (ann,)), Done(events[0].run_id, "interrupted")]
+    assert busy["run_id"] not in [run["run_id"] for run in await host.runs.list(thread_id)]
 
 
 @on_every_way
@@ -105,6 +80,21 @@ async def test_a_run_that_was_started_either_way_is_joined_either_way(host: Host
     for started_by in ("runs", "threads"):
         events = await host.events(thread_id, "brief", input=said("Hello"), protocol=started_by)
         assert await words(host, thread_id, events[0].run_id, protocol) == FIRST
+
+
+@on_every_way
+async def test_an_old_run_that_is_joined_does_not_ask_what_a_later_one_asks(
+    host: Host, protocol: str
+) -> None:
+    thread_id = await host.thread()
+    old = await host.events(thread_id, "brief", input=said("Hello"), protocol=protocol)
+    asked = said(calls(("ask_user", {"question": "which?"})))
+    new = await host.events(thread_id, "brief", input=asked, protocol=protocol)
+
+    for events in (old, new):
+        joined = await host.events(thread_id, "brief", run_id=events[0].run_id, protocol=protocol)
+        assert joined[-2:] == events[-2:]
+    assert isinstance(new[-2], Interrupted)
 
 
 @on_every_way

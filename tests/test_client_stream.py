@@ -31,7 +31,7 @@ from midstream_client.events import (
 )
 from support.cutting_proxy import cutting_proxy
 from support.fake_server import URL, sse
-from support.hosted import Host, said
+from support.hosted import Host, on_every_way, said
 
 RUN = "01a2"
 STREAM = f"/threads/t/runs/{RUN}/stream"
@@ -291,20 +291,13 @@ async def test_a_run_that_the_server_refuses_raises_the_servers_error(host: Host
         await server.events(host)
 
 
-@pytest.fixture(params=["async", "sync"])
-async def real_host(request: pytest.FixtureRequest, hosted_url: str) -> AsyncIterator[Host]:
-    made = Host(hosted_url, request.param)
-    yield made
-    await made.close()
-
-
-@pytest.mark.parametrize("protocol", ["runs", "threads", "websocket"])
-async def test_a_servers_second_attempt_shows_nothing_twice(real_host: Host, protocol: str) -> None:
+@on_every_way
+async def test_a_servers_second_attempt_shows_nothing_twice(host: Host, protocol: str) -> None:
     """The server itself takes the run up again, after its first attempt was lost in mid-answer."""
-    thread_id = await real_host.thread()
+    thread_id = await host.thread()
     call = {"name": "add", "args": {"a": 1, "b": 2}, "id": "c1"}
     turns = [{"say": f"Let me, {thread_id}.", "tool_calls": [call]}, {"say": "It is three and that is all."}]
-    events = await real_host.events(
+    events = await host.events(
         thread_id, "flaky", input=said(json.dumps({"turns": turns})), protocol=protocol
     )
 
@@ -320,26 +313,25 @@ async def test_a_servers_second_attempt_shows_nothing_twice(real_host: Host, pro
     assert list(texts.values()) == [f"Let me, {thread_id}.", "It is three and that is all."]
     kinds = [type(event) for event in events if not isinstance(event, Token)]
     assert kinds == [Started, ToolCall, ToolResult, Retried, Done]
-    committed = [text for kind, text in await real_host.messages(thread_id) if kind == "ai"]
+    committed = [text for kind, text in await host.messages(thread_id) if kind == "ai"]
     assert committed == list(texts.values())
 
 
-@pytest.mark.parametrize("protocol", ["runs", "threads", "websocket"])
-@pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_a_cut_connection_to_a_real_server_is_made_again(
-    hosted_url: str, kind: str, protocol: str
-) -> None:
+@on_every_way
+async def test_a_cut_connection_to_a_real_server_is_made_again(host: Host, protocol: str) -> None:
     """Cut twice in mid-answer: every word is shown, once, in its order."""
-    async with cutting_proxy(hosted_url) as proxy:
-        host = Host(proxy.url, kind)
-        thread_id = await host.thread()
+    async with cutting_proxy(host.url) as proxy:
+        cut_host = Host(proxy.url, host.kind)
+        thread_id = await cut_host.thread()
         words = []
-        async for event in host.midstream.stream(thread_id, "agent", input=said("Hello"), protocol=protocol):
+        async for event in cut_host.midstream.stream(
+            thread_id, "agent", input=said("Hello"), protocol=protocol
+        ):
             if isinstance(event, Token):
                 words.append(event.text)
                 if len(words) in (8, 20):
                     proxy.cut()
-        await host.close()
+        await cut_host.close()
 
     assert "".join(words) == "You said: Hello. " + " ".join(f"word{n}" for n in range(1, 41))
     assert (proxy.cuts, len(words)) == (3, 43)

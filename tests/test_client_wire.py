@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 import respx
+from langgraph_sdk import get_sync_client
 from langgraph_sdk.errors import (
     AuthenticationError,
     ConflictError,
@@ -16,6 +17,7 @@ from langgraph_sdk.errors import (
 )
 
 from midstream_client import MidstreamError, NotInstalledError, RequestRefusedError
+from midstream_client._flow import own_headers
 from support.fake_server import URL, FakeServer, refused
 from support.hosted import Host, calls, said
 
@@ -255,3 +257,9 @@ async def test_an_old_halt_is_found_in_the_runs_metadata(host: Host, server: Fak
     server.threads[thread_id].runs = [run]
 
     assert await host.midstream.halt_reason(thread_id, "r1") == "long ago"
+
+
+def test_a_websocket_is_given_what_the_host_has_given_its_client() -> None:
+    given = {"x-tenant": "acme", "authorization": "Bearer ann"}
+    with get_sync_client(url=URL, api_key="key", headers=given) as client:
+        assert own_headers(client.http.client.headers) == {**given, "x-api-key": "key"}

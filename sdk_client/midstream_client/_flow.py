@@ -31,6 +31,8 @@ DROPPED = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProt
 """How a connection fails that had been made. One that cannot be made the SDK has tried again already, and how
 long an answer may take is the host's own word."""
 
+HTTPX_HEADERS = ("accept", "accept-encoding", "connection", "user-agent")
+
 T = TypeVar("T")
 
 
@@ -150,6 +152,6 @@ def run_options(
     return {**options, "multitask_strategy": multitask_strategy}
 
 
-def credentials(headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the headers that say who the caller is: a websocket does not take them over by itself."""
-    return {name: value for name, value in headers.items() if name.lower() in ("authorization", "x-api-key")}
+def own_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns a client's headers without httpx's own: a websocket does not take them over by itself."""
+    return {name: value for name, value in headers.items() if name.lower() not in HTTPX_HEADERS}

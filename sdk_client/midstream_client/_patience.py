@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 
-QUIET_SECONDS = 4.0
-"""Shorter than the 5 s from one heartbeat to the next: so each in a silence is one to look at."""
+QUIET_SECONDS = 2.5
+"""Shorter than the 5 s from one heartbeat to the next, so that the first one in a silence counts."""
 
 QUIET = "quiet"
 """The frame's method, which no server uses."""

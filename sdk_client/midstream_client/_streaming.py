@@ -66,7 +66,7 @@ def stream(
         else:
             reader = RunReader(thread_id)
             yield from _run_streaming.join(reader, run_id)
-        yield from finish(reader)
+        yield from finish(reader, is_joined=True)
         return
 
     work = yield from _work(thread_id, input, resume)
@@ -94,7 +94,7 @@ def _work(
     return {"input": given}
 
 
-def finish(reader: Reader) -> StreamFlow[None]:
+def finish(reader: Reader, *, is_joined: bool = False) -> StreamFlow[None]:
     """Shows what the stream left out, and how the run has ended."""
     thread_id, run_id = reader.thread_id, reader.run_id
     run = yield from _settled(reader)
@@ -108,6 +108,9 @@ def finish(reader: Reader) -> StreamFlow[None]:
     yield from map(Emit, reader.shown.rest(messages_in(state.get("values"))))
 
     pending = tuple(interrupts_of(state))
+    if pending and is_joined and (yield from _newest(thread_id)) != run_id:
+        # What a later run asks.
+        pending = ()
     if reader.failure is not None and run is not None and run["status"] in ("success", *GOING):
         # The stream is told of it first.
         run = {**run, "status": "error"}
@@ -117,6 +120,11 @@ def finish(reader: Reader) -> StreamFlow[None]:
     elif pending:
         yield Emit(Interrupted(run_id, pending))
     yield Emit(Done(run_id, status, reader.halt_reason or _halt_in(state, run_id), is_cancelled))
+
+
+def _newest(thread_id: str) -> Flow[str | None]:
+    runs = yield from again(Call("runs", "list", (thread_id,), {"limit": 1}))
+    return str(runs[0]["run_id"]) if runs else None
 
 
 def _settled(reader: Reader) -> Flow[Mapping[str, Any] | None]:

@@ -26,7 +26,7 @@ from midstream_client._flow import (
     StreamFlow,
     Subscribe,
     check_client,
-    credentials,
+    own_headers,
     run_options,
 )
 from midstream_client._patience import PatientClient, patiently
@@ -364,7 +364,7 @@ class Midstream:
         from websockets.asyncio.client import connect
 
         client: Any = self._client.http.client
-        about: Any = {"thread_id": thread_id, "headers": credentials(client.headers)}
+        about: Any = {"thread_id": thread_id, "headers": own_headers(client.headers)}
         if is_websocket:
             return ProtocolWebSocketTransport(client=client, connect=patiently(connect), **about)
         return ProtocolSseTransport(client=cast("Any", PatientClient(client)), **about)

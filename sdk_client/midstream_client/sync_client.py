@@ -25,7 +25,7 @@ from midstream_client._flow import (
     StreamFlow,
     Subscribe,
     check_client,
-    credentials,
+    own_headers,
     run_options,
 )
 from midstream_client._patience import PatientClient, patiently
@@ -359,7 +359,7 @@ class SyncMidstream:
         from websockets.sync.client import connect
 
         client: Any = self._client.http.client
-        about: Any = {"thread_id": thread_id, "headers": credentials(client.headers)}
+        about: Any = {"thread_id": thread_id, "headers": own_headers(client.headers)}
         if is_websocket:
             return SyncProtocolWebSocketTransport(client=client, connect=patiently(connect), **about)
         return SyncProtocolSseTransport(client=cast("Any", PatientClient(client)), **about)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import Any, get_args
 
 from langgraph_sdk import get_client, get_sync_client
 
 from midstream_client import Midstream, SyncMidstream
+from midstream_client._streaming import Protocol
 
 GRAPHS = '''
 from pathlib import Path
@@ -180,6 +181,7 @@ class Host:
     """
 
     def __init__(self, url: str, kind: str) -> None:
+        self.url, self.kind = url, kind
         make: Any = {"async": (get_client, Midstream), "sync": (get_sync_client, SyncMidstream)}[kind]
         self.client = make[0](url=url, api_key=None)
         self.midstream = Awaited(make[1](self.client))
@@ -205,6 +207,34 @@ class Host:
 
     async def events(self, thread_id: str, assistant_id: str, **what: Any) -> list[Any]:
         return [event async for event in self.midstream.stream(thread_id, assistant_id, **what)]
+
+
+Story = Callable[[Host, str], Coroutine[Any, Any, None]]
+
+
+def on_every_way(story: Story) -> Callable[[str], Coroutine[Any, Any, None]]:
+    """Makes a test of a story that is told on both clients and each protocol, all at the same time."""
+
+    async def test(hosted_url: str) -> None:
+        async def told(host: Host, protocol: str) -> None:
+            try:
+                await story(host, protocol)
+            except BaseException as error:
+                error.add_note(f"by {protocol}, {host.kind}")
+                raise
+
+        hosts = [Host(hosted_url, kind) for kind in ("async", "sync")]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for host in hosts:
+                    for protocol in get_args(Protocol):
+                        group.create_task(told(host, protocol))
+        finally:
+            for host in hosts:
+                await host.close()
+
+    test.__name__, test.__doc__ = story.__name__, story.__doc__
+    return test
 
 
 class Awaited:
@@ -245,4 +275,4 @@ def _text(content: Any) -> str:
     return "".join(str(block.get("text", "")) for block in content if isinstance(block, Mapping))
 
 
-__all__ = ["DEPLOYMENT", "Host", "Iterator", "calls", "said"]
+__all__ = ["DEPLOYMENT", "Host", "Iterator", "calls", "on_every_way", "said"]
