@@ -134,22 +134,70 @@ async def test_a_root_that_is_replaced_and_a_thread_that_is_deleted_are_changes_
         await until(lambda: seen in call.seen)
 
 
+Answers = list[dict[str, Any] | Exception]
+
+
+def answering(ledger: Ledger, *answers: dict[str, Any] | Exception) -> Answers:
+    """Has this question about a ledger answered so, time after time, and then as the last time."""
+    left = list(answers)
+
+    async def read(thread_ids: Any) -> dict[str, Any]:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    glances_by_saver()[ledger.saver] = Glances(read)
+    return left
+
+
+GONE = UndefinedTable('relation "checkpoint_writes" does not exist')
+
+
 async def test_a_host_that_cannot_be_asked_so_any_more_is_read_as_any_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def read(thread_ids: Any) -> dict[str, Any]:
-        raise UndefinedTable('relation "checkpoint_writes" does not exist')
-
     ledger, call = Ledger(InMemorySaver(), str(uuid.uuid4())), Told()
-    glances_by_saver()[ledger.saver] = Glances(read)
+    answering(ledger, GONE)
     with caplog.at_level(logging.WARNING, "midstream"):
         async with watched(ledger, call):
-            await until(lambda: call.looks >= 5)
+            await until(lambda: call.looks >= 8)
             seen = await post_unseen(ledger, "hello")
             await until(lambda: seen in call.seen)
     assert [record.getMessage() for record in caplog.records] == [
         "the ledgers of all streams cannot be looked at together: each is read alone"
     ]
+
+
+async def test_a_database_that_was_away_is_asked_again() -> None:
+    ledger, call = CountingLedger(InMemorySaver(), str(uuid.uuid4())), Told()
+    answering(ledger, ConnectionError("away"), ConnectionError("away"), {}, ConnectionError("away"), {})
+    async with watched(ledger, call):
+        await until(lambda: call.looks >= 9)
+    assert ledger.reads == 1 + 3  # the first look, and one for each question that failed
+
+
+async def test_a_read_that_fails_after_its_question_is_made_again() -> None:
+    """What the question has shown to be new is known only once it was read."""
+
+    class FailingLedger(CountingLedger):
+        fails = 0
+
+        async def aview(self) -> Any:
+            if self.fails:
+                self.fails -= 1
+                raise ConnectionError("away")
+            return await super().aview()
+
+    ledger, call = FailingLedger(InMemorySaver(), str(uuid.uuid4())), Told()
+    left = answering(ledger, {})
+    async with watched(ledger, call):
+        await until(lambda: call.looks >= 3)
+        seen = await post_unseen(ledger, "hello")
+        ledger.fails = 2
+        left[:] = [{ledger._thread_id: ("root", 1)}]
+        await until(lambda: seen in call.seen)
+    assert ledger.fails == 0
 
 
 class TenantsSaver(AsyncPostgresSaver):

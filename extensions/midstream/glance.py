@@ -19,6 +19,9 @@ from midstream.ledger import NAMESPACE, Ledger
 GATHER_SECONDS = 0.01
 """How long the first to look waits for others: looks are late by this much, and by one query."""
 
+MAX_FAILURES = 3
+"""How often in a row a question may fail, though the ledgers can be read, until no more are asked."""
+
 Stamp: TypeAlias = tuple[str, int]
 """The newest root of a ledger, and how many writes it holds: another one after each change."""
 
@@ -38,6 +41,7 @@ class Glances:
 
     def __init__(self, read: Callable[[Collection[str]], Awaitable[Mapping[str, Stamp]]]) -> None:
         self.is_possible = True
+        self._failures = 0
         self._read = read
         self._waiting: list[tuple[str, asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -52,15 +56,15 @@ class Glances:
         """
         stamp = asyncio.get_running_loop().create_future()
         self._waiting.append((thread_id, stamp))
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._answer())
         return stamp
 
-    def give_up(self) -> None:
-        """Notes that this saver cannot be asked so, though its ledgers can be read."""
-        if self.is_possible:
+    def could_be_read(self) -> None:
+        """Notes that a ledger was read after the question had failed: if it always fails, it is given up."""
+        if self.is_possible and self._failures >= MAX_FAILURES:
+            self.is_possible = False
             logger.warning("the ledgers of all streams cannot be looked at together: each is read alone")
-        self.is_possible = False
 
     async def _answer(self) -> None:
         while self._waiting:
@@ -69,14 +73,15 @@ class Glances:
             try:
                 found = await self._read({thread_id for thread_id, _ in asked}) if asked else {}
             except Exception as error:
+                self._failures += 1
                 for _, stamp in asked:
                     if not stamp.done():
                         stamp.set_exception(error)
             else:
+                self._failures = 0
                 for thread_id, stamp in asked:
                     if not stamp.done():
                         stamp.set_result(found.get(thread_id))
-        self._task = None
 
 
 def glances_by_saver() -> MutableMapping[Any, Glances | None]:

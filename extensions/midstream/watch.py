@@ -108,17 +108,18 @@ class AsyncWatch(_Calls):
             stamp = await self._turn
         except Exception:
             view = await self._look_in_turn()
-            self._glances.give_up()
+            self._glances.could_be_read()
             return view
         if not self._calls:
             return None
         if self._look_now.is_set():
             return await self._read()
-        if stamp != self._stamp:
-            # What is written after the stamp was read has another one, and is read next time.
-            self._stamp = stamp
-            return await self._read()
-        return self._view
+        if stamp == self._stamp:
+            return self._view
+        view = await self._read()
+        # The one from before the read, and only after it: what was not read yet has another one.
+        self._stamp = stamp
+        return view
 
     async def _look_in_turn(self) -> View | None:
         turn = self._turn = self._turnstile.take()
