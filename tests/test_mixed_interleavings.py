@@ -206,7 +206,8 @@ _wishes = st.sampled_from(["nothing", "nothing", "says", "explains", "stops", "a
 class Random(Agent):
     """Answers, hooks and a host as the scripts say; when these are at their end, all is plain."""
 
-    def __init__(self, answers: list[Any], wishes: list[str], restart: bool) -> None:
+    def __init__(self, answers: list[Any], wishes: list[str], restart: bool, durability: Any) -> None:
+        self.durability = durability
         self.accepted: list[dict[str, Any]] = []
         self.withdrawn: list[str] = []
         self.wishes = iter(wishes)
@@ -274,7 +275,9 @@ class Random(Agent):
         """Runs the graph once, and returns what it left."""
         modes = ["messages", "custom", "values"]
         halted_at = None
-        async for mode, event in self.graph.astream(given, self.config, stream_mode=modes):
+        async for mode, event in self.graph.astream(
+            given, self.config, stream_mode=modes, durability=self.durability
+        ):
             if mode == "messages":
                 if isinstance(event[0], AIMessageChunk):
                     self.streamed[str(event[0].id)] += event[0].text
@@ -323,14 +326,18 @@ class Random(Agent):
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["no restarts", "restarts at once"])
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(answers=st.lists(_answers, min_size=1, max_size=5), wishes=st.lists(_wishes, max_size=5))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    answers=st.lists(_answers, min_size=1, max_size=5),
+    wishes=st.lists(_wishes, max_size=5),
+    durability=st.sampled_from(["sync", "async", "exit"]),
+)
 def test_whatever_is_asked_meanwhile_each_request_ends_once_and_each_tool_runs_once(
-    answers: list[Any], wishes: list[str], restart: bool
+    answers: list[Any], wishes: list[str], durability: str, restart: bool
 ) -> None:
     async def story() -> None:
         async with asyncio.timeout(30):
-            agent = Random(answers, wishes, restart)
+            agent = Random(answers, wishes, restart, durability)
             # What is left over waits for the next runs: a halt lets only what came before it be said.
             for n in range(len(answers) + MAX_REQUESTS):
                 await agent.turn(f"Question {n}.")

@@ -237,6 +237,57 @@ async def test_an_agent_that_a_tool_runs_does_not_take_the_threads_requests(
     assert [each["outcome"] for each in state["preemption"]["handled"].values()] == ["tool_boundary"]
 
 
+@pytest.mark.parametrize("starts", ["a tool", "a node"])
+async def test_an_agent_that_is_left_in_the_background_does_not_take_the_threads_requests(
+    starts: str,
+) -> None:
+    saver, config = OpenLedgerSaver(), thread()
+    is_on, may_end, left = asyncio.Event(), asyncio.Event(), []
+    inner = agent(
+        FakeChatModel(answers=[["Helped", lambda: is_on.set(), may_end.wait, " a", " whole."]]),
+        saver=cast("Any", None),
+    )
+
+    async def help_later() -> Any:
+        await saver.is_read()  # by the agent in front, which is on its way then
+        return await inner.ainvoke(ASKED)
+
+    @tool
+    async def start() -> str:
+        """Starts another agent."""
+        left.append(asyncio.create_task(help_later()))
+        return "started"
+
+    async def node(state: Any) -> dict[str, Any]:
+        await start.ainvoke({})
+        return {}
+
+    post = saver.posted(config, steer("Be brief."))
+
+    async def finish() -> None:
+        may_end.set()
+        await asyncio.wait(left)
+
+    second = [is_on.wait, post, finish, "So", SILENCE]
+    builder: Any = StateGraph(MidstreamState)
+    builder.add_edge(START, "model" if starts == "a tool" else "node")
+    builder.add_node("node", node)
+    builder.add_edge("node", "model")
+    answers: list[Any] = [calls("start"), second] if starts == "a tool" else [second]
+    builder.add_node("model", ModelNode(FakeChatModel(answers=answers), tools=[start]))
+    builder.add_node("tools", LangGraphToolNode([start]))
+    builder.add_conditional_edges("model", tools_condition)
+    builder.add_edge("tools", "model")
+
+    async with asyncio.timeout(20):
+        state = await builder.compile(checkpointer=saver).ainvoke(ASKED, config)
+
+    helped = left[0].result()
+    assert said(helped["messages"])[-1] == ("ai", "Helped a whole.")
+    assert said(state["messages"])[-2:] == [("human", "Be brief."), ("ai", "Done.")]
+    assert is_sealed(state["messages"][-3])
+
+
 def test_many_threads_post_while_a_graph_runs_without_an_event_loop() -> None:
     """The in-memory saver is a bunch of dicts, which one thread reads while another writes."""
     saver, config = InMemorySaver(), thread()

@@ -114,9 +114,12 @@ def is_below_tools(config: RunnableConfig) -> bool:
     while loop is not None and loop.is_nested:
         task_id = loop.config["configurable"].get("__pregel_task_id")
         loop = _loop_of(loop.config)
-        proc = getattr(loop.tasks.get(task_id), "proc", None) if loop is not None else None
-        if any(isinstance(step, ToolNode) for step in getattr(proc, "steps", [proc])):
-            return True
+        if loop is not None:
+            task = loop.tasks.get(task_id)
+            if task is None:  # it is over, and has left this graph running in the background
+                return True
+            if any(isinstance(step, ToolNode) for step in getattr(task.proc, "steps", [task.proc])):
+                return True
     return False
 
 

@@ -39,6 +39,18 @@ class Place:
     sent: Mapping[str, Any] | None = None
     """The argument of the `Send` that started the node; None where an edge did."""
 
+    def has_steps(self, steps: int) -> bool:
+        """Tells whether the run may take so many steps, and two more for what follows a turn of the model.
+
+        That is a round of its tools, or the node that a conditional edge leads to: neither is known here.
+        """
+        return self.steps_left is None or self.steps_left >= steps + 2
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the run has the step that the model needs after something was said to it."""
+        return self.has_steps(1)
+
 
 class NodeUpdates:
     """Builds the updates of one visit; each has what was settled until then."""

@@ -21,9 +21,8 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -35,7 +34,6 @@ from midstream.boundary import (
     OUT_OF_STEPS,
     Drain,
     drain,
-    injected,
     outcome_at_entry,
     without_calls,
 )
@@ -52,25 +50,18 @@ from midstream.effects import (
     WriteSeal,
 )
 from midstream.events import Emitter
-from midstream.hooks import BoundaryHook, BoundaryInput, Moment, Wish
+from midstream.hooks import BoundaryHook, Moment
 from midstream.node_call import NodeCall, PolledCall
 from midstream.node_update import Kind, NodeUpdates, Place, Update
 from midstream.options import Preemption
 from midstream.pace import Pace
 from midstream.replay import SEALED_KEY, tidy_sealed
 from midstream.run import Run
+from midstream.saying import Saying, Talk, said_by
 from midstream.state import Boundary, Halt, PreemptionState, Turn
 from midstream.telemetry import Event, tell
 
 logger = logging.getLogger("midstream")
-
-
-@dataclass(slots=True)
-class _Saying:
-    """What a boundary comes to."""
-
-    messages: list[BaseMessage] = field(default_factory=list)
-    halt_reason: str | None = None
 
 
 class Visit:
@@ -92,6 +83,7 @@ class Visit:
         self._message_ids = frozenset(message.id for message in messages)
         self._place = place
         self._updates = NodeUpdates(place, value)
+        self._talk = Talk(place, self._updates, messages)
         place.run.enter(place.input)
         self._began = time.time()
 
@@ -124,15 +116,7 @@ class Visit:
     @property
     def can_seal(self) -> bool:
         """Whether the run has the steps for a boundary and the model going on."""
-        return self._has_steps(2)
-
-    def _has_steps(self, steps: int) -> bool:
-        """Tells whether the run may take so many steps, and two more for what follows a turn of the model.
-
-        That is a round of its tools, or the node that a conditional edge leads to: neither is known here.
-        """
-        left = self._place.steps_left
-        return left is None or left >= steps + 2
+        return self._place.has_steps(2)
 
     def drain(self, view: View) -> Drain:
         """Returns what this node would settle of what the ledger says."""
@@ -198,12 +182,7 @@ class Visit:
 
     def _take_if_possible(self, view: View) -> Drain:
         """Same as `_take`; only, without the steps to go on with, requests are left to the next run."""
-        return self._take(view) if self._can_go_on or self.drain(view).halts else Drain()
-
-    @property
-    def _can_go_on(self) -> bool:
-        """Whether the run has the step that the model needs after something was said to it."""
-        return self._has_steps(1)
+        return self._take(view) if self._place.can_go_on or self.drain(view).halts else Drain()
 
     def _open_boundary(self) -> Boundary | None:
         boundary = self._updates.boundary
@@ -239,7 +218,7 @@ class Visit:
         if self._outcome_here == "tool_boundary" and not came_back:
             hooks = self.options.hooks_at("tools")
         todo = self._take_if_possible(view)
-        saying = yield from self._ask(todo, "tools", hooks, None)
+        saying = yield from self._talk.ask(todo, "tools", hooks)
         if not saying.messages and saying.halt_reason is None:
             return None
         return (yield from self._say(todo, saying, "entry", self._outcome_here))
@@ -255,7 +234,7 @@ class Visit:
             yield self._noted(boundary, view)
         moment: Moment = "seal" if kind == "seal" else "end"
         sealed = next((each for each in self._messages if each.id == boundary["message_id"]), None)
-        saying = yield from self._ask(todo, moment, self.options.hooks_at(moment), sealed)
+        saying = yield from self._talk.ask(todo, moment, self.options.hooks_at(moment), sealed)
         if not saying.messages and saying.halt_reason is None:
             if kind == "end":
                 update = self._updates.of()
@@ -281,58 +260,7 @@ class Visit:
         self.run.note_seal(note, view.runs)
         return WriteSeal(note, view)
 
-    def _ask(
-        self, todo: Drain, moment: Moment, hooks: Sequence[BoundaryHook], sealed: BaseMessage | None
-    ) -> Flow[_Saying]:
-        """Collects what the requests and the hooks say; a halt that was requested leaves nothing to ask."""
-        saying = _said(todo)
-        if todo.halts:
-            return saying
-        for hook in hooks:
-            wish: Wish = yield AskHook(hook, self._given(moment, sealed=sealed, todo=todo))
-            if wish.messages and wish.halt_reason is None and not self._can_go_on:
-                self._lacks_steps(f"what boundary hook {hook.name} says is passed over")
-                continue
-            taken = {None, *self._message_ids, *(each.id for each in saying.messages)}
-            for message in wish.messages:
-                is_new = message.id not in taken
-                taken.add(message.id)
-                saying.messages.append(
-                    message if is_new else message.model_copy(update={"id": str(uuid.uuid4())})
-                )
-            if wish.halt_reason is not None:
-                saying.halt_reason = wish.halt_reason
-                break
-        return saying
-
-    def _lacks_steps(self, consequence: str) -> None:
-        if self.run.is_first(consequence):
-            left = self._place.steps_left
-            logger.warning(
-                "%s: the run has %s steps left; give it a higher recursion_limit", consequence, left
-            )
-
-    def _given(
-        self,
-        kind: Moment,
-        *,
-        sealed: BaseMessage | None = None,
-        todo: Drain | None = None,
-        halt_reason: str | None = None,
-    ) -> BoundaryInput:
-        return BoundaryInput(
-            kind=kind,
-            messages=tuple(self._messages),
-            sealed=sealed if isinstance(sealed, AIMessage) else None,
-            requests=todo.applied if todo is not None else (),
-            node=self._place.node,
-            run_id=self.run.id,
-            thread_id=self._place.thread_id,
-            seals_used=len(self._turn["seals"]),
-            halt_reason=halt_reason,
-        )
-
-    def _say(self, todo: Drain, saying: _Saying, kind: Kind, outcome: str) -> Flow[Update]:
+    def _say(self, todo: Drain, saying: Saying, kind: Kind, outcome: str) -> Flow[Update]:
         """Commits what a boundary comes to, and goes on or halts."""
         self._updates.settle(todo, outcome)
         update = self._updates.of(saying.messages)
@@ -366,7 +294,7 @@ class Visit:
         halt = Halt(run_id=self.run.id, reason=reason, node=self._place.node)
         yield WriteHalt(halt)
         for hook in self.options.hooks_at("end"):
-            yield AskHook(hook, self._given("end", halt_reason=reason))
+            yield AskHook(hook, self._talk.given("end", halt_reason=reason))
         self.run.halt, self.run.halted_by = halt, self.owner
         update["preemption"]["halt"] = halt
         self._updates.set_phase(update, "over", kind)
@@ -405,7 +333,7 @@ class Visit:
         self._updates.restarts = [str(answer.id)]
         view: View = yield ReadLedger()
         todo = self._take(view)
-        return (yield from self._say(todo, _said(todo), "entry", "entry"))
+        return (yield from self._say(todo, said_by(todo), "entry", "entry"))
 
     def _seal(self, answer: AIMessage, call: NodeCall) -> Update:
         answer = tidy_sealed(answer)
@@ -449,14 +377,14 @@ class Visit:
         view: View = yield ReadLedger()
         todo = self._take(view)
         hooks = self.options.hooks_at("end")
-        if (todo.steers and self._has_steps(2)) or (hooks and self._has_steps(0)):
+        if (todo.steers and self._place.has_steps(2)) or (hooks and self._place.has_steps(0)):
             update = self._updates.of([answer])
             self._updates.set_phase(update, "open", "end", answer.id)
             return self._updates.again(update)
         if todo.halts:
             return (yield from self._halt_with(answer, Drain(halts=todo.halts), "turn_end"))
         if hooks:
-            self._lacks_steps("boundary hooks at the turn's end are not asked")
+            self._talk.lacks_steps("boundary hooks at the turn's end are not asked")
         update = self._updates.of([answer])
         self._updates.close(update)
         return update
@@ -467,10 +395,3 @@ class Visit:
         self._updates.settle(halting, outcome)
         reason = str(halting.halts[0].reason)
         return (yield from self._halt(self._updates.of([answer]), reason, request_ids, "end"))
-
-
-def _said(todo: Drain) -> _Saying:
-    return _Saying(
-        messages=[message for entry in todo.steers for message in injected(entry)],
-        halt_reason=todo.halts[0].reason if todo.halts else None,
-    )
