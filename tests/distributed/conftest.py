@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
@@ -35,11 +36,24 @@ def holds(stack: Stack) -> Holds:
 
 
 @pytest.fixture
-def faults(stack: Stack) -> Iterator[Counter[str]]:
-    """Counts the faults that were injected, by kind; only those of tests that lost nothing get this far."""
-    counted: Counter[str] = Counter()
-    yield counted
-    _faults.update({f"langgraph-api {stack.line}: {kind}": times for kind, times in counted.items()})
+def faults() -> Counter[str]:
+    """Counts the faults that a test injects, by kind; those of a test that fails are not summed up."""
+    return Counter()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    stack: Any = item.funcargs.get("stack")
+    counted: Any = item.funcargs.get("faults", {})
+    if call.when == "call" and stack is not None:
+        if report.passed:
+            _faults.update({f"langgraph-api {stack.line}: {kind}": n for kind, n in counted.items()})
+        else:
+            report.sections.append(("what the processes printed last", stack.log_tails))
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

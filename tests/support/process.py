@@ -110,16 +110,16 @@ class ServerProcess:
         deadline = time.monotonic() + STARTS_WITHIN_SECONDS
         while time.monotonic() < deadline:
             if (code := process.poll()) is not None:
-                raise RuntimeError(f"{self.name} ended with code {code}; its log ends:\n{self._tail()}")
+                raise RuntimeError(f"{self.name} ended with code {code}; its log ends:\n{self.log_tail()}")
             try:
                 if httpx.get(f"{self.url}/ok", timeout=2).status_code == 200:
                     return
             except httpx.TransportError:
                 pass
             time.sleep(0.1)
-        raise RuntimeError(f"{self.name} did not answer in time; its log ends:\n{self._tail()}")
+        raise RuntimeError(f"{self.name} did not answer in time; its log ends:\n{self.log_tail()}")
 
-    def _tail(self) -> str:
+    def log_tail(self) -> str:
         return "\n".join(self.log_text().splitlines()[-LOG_TAIL_LINES:])
 
     def _signal(self, number: int) -> None:

@@ -84,8 +84,8 @@ class Stack:
         self.close()
 
     @property
-    def log_texts(self) -> str:
-        return "\n".join(f"--- {each.name}\n{each.log_text()}" for each in (*self.apis, *self.workers))
+    def log_tails(self) -> str:
+        return "\n".join(f"--- {each.name}\n{each.log_tail()}" for each in (*self.apis, *self.workers))
 
     def client(self, api: int = 0, **options: Any) -> LangGraphClient:
         """Returns a stock SDK client of one API process, to be used in `async with`: unclosed, it warns."""
