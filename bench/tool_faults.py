@@ -14,6 +14,7 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,7 @@ STAGGER_SECONDS = 0.006
 """The calls of a batch act one after the other, so that a kill falls between two."""
 
 QUIET_TURNS = 100
-"""How many turns of the event loop without an effect or a write make a moment quiet."""
+"""How many turns of the event loop in which nothing is under way make a moment quiet."""
 
 
 class Colour(BaseModel):
@@ -123,8 +124,8 @@ class Life:
         self._log = log
         self._dies_after = dies_after
         self._happened = 0
-        self.writes = 0
-        """How many reads and writes of storage are under way."""
+        self.busy = 0
+        """How many reads and writes of storage, and calls in threads, are under way."""
 
     def note(self, word: str) -> None:
         with self._log.open("a") as log:
@@ -142,10 +143,27 @@ class Life:
     async def _die(self) -> None:
         quiet, before = 0, self._happened
         while quiet < QUIET_TURNS:
-            await asyncio.sleep(0)
-            is_quiet = not self.writes and self._happened == before
+            await asyncio.sleep(0 if quiet else 0.0005)
+            is_quiet = not self.busy and self._happened == before
             quiet, before = quiet + 1 if is_quiet else 0, self._happened
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class WatchedExecutor(ThreadPoolExecutor):
+    """Counts the calls that are under way: LangGraph decides in threads where to go after a node."""
+
+    def __init__(self, life: Life) -> None:
+        super().__init__()
+        self._life = life
+
+    def submit(self, *args: Any, **options: Any) -> Any:
+        self._life.busy += 1
+        loop, future = asyncio.get_running_loop(), super().submit(*args, **options)
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ended))
+        return future
+
+    def _ended(self) -> None:
+        self._life.busy -= 1
 
 
 class WatchedSaver(AsyncSqliteSaver):
@@ -154,25 +172,25 @@ class WatchedSaver(AsyncSqliteSaver):
     life: Life
 
     async def aput(self, *args: Any, **options: Any) -> Any:
-        self.life.writes += 1
+        self.life.busy += 1
         try:
             return await super().aput(*args, **options)
         finally:
-            self.life.writes -= 1
+            self.life.busy -= 1
 
     async def aput_writes(self, *args: Any, **options: Any) -> None:
-        self.life.writes += 1
+        self.life.busy += 1
         try:
             await super().aput_writes(*args, **options)
         finally:
-            self.life.writes -= 1
+            self.life.busy -= 1
 
     async def aget_tuple(self, *args: Any, **options: Any) -> Any:
-        self.life.writes += 1
+        self.life.busy += 1
         try:
             return await super().aget_tuple(*args, **options)
         finally:
-            self.life.writes -= 1
+            self.life.busy -= 1
 
 
 class BatchModel(BaseChatModel):
@@ -276,6 +294,7 @@ async def live(kind: str, plan: Plan, path: Path, attempt: int) -> None:
     life = Life(path.with_suffix(".log"), plan.deaths[attempt] if attempt < len(plan.deaths) else None)
     chance = random.Random(f"{plan.seed} {attempt}")
     config: Any = {"configurable": {"thread_id": "1"}}
+    asyncio.get_running_loop().set_default_executor(WatchedExecutor(life))
     async with WatchedSaver.from_conn_string(str(path)) as saver:
         assert isinstance(saver, WatchedSaver)
         saver.life = life
