@@ -24,10 +24,10 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph_sdk.client import LangGraphClient
 
 from bench.paced_graph import agent
-from bench.postgres import postgres
 from midstream import Ledger
 from midstream_client import Midstream
 from support.dev_server import DevServer
+from support.postgres import postgres
 from support.process import ROOT
 from support.stack import Stack
 

@@ -25,10 +25,10 @@ import psycopg
 from langgraph_sdk.client import LangGraphClient
 
 from bench.measure import quantile
-from bench.postgres import postgres
 from bench.report import Check, Table, arguments, publish
 from bench.servers import cpu_seconds
 from support.held_graph import Holds
+from support.postgres import postgres
 from support.server_threads import Started, post
 from support.stack import Stack
 

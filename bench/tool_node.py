@@ -28,11 +28,11 @@ from langgraph.prebuilt import ToolNode as StockToolNode
 from langgraph.types import Command, Interrupt, Send, interrupt
 
 from bench.measure import Ratio, Side, in_turns, median
-from bench.postgres import postgres
 from bench.report import Check, Table, arguments, publish
 from bench.svg import Bar, bars
 from bench.tool_faults import Approval
 from midstream import ToolNode
+from support.postgres import postgres
 
 STOCK, SENT = "one batch, stock", "a Send per call, stock"
 UNGATED, GATED, CONDITION = "one batch, no gate", "one batch, gated", "one batch, gated by `when`"

