@@ -1,7 +1,7 @@
 """A PostgreSQL of the tests' or the benchmarks' own, from a wheel.
 
-Run by root, the wheel makes an OS user `pgserver` and opens the folders above its data for it: so the data lies
-in the system's temporary folder, never in the checkout.
+Run by root, the wheel makes an OS user `pgserver` and opens the folders above its data for it: so the data
+lies in the system's temporary folder, never in the checkout.
 """
 
 from __future__ import annotations
