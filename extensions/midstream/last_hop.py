@@ -5,7 +5,8 @@ repairs anew. State keeps the truth. In this order, each step once through the l
 
 1. Turns of the model: what this provider does not take back goes (another provider's own blocks, reasoning
    without a signature or ciphertext, references to what was never stored); a turn with nothing left in it is
-   not sent. Of another provider's turn the text and the tool calls remain.
+   not sent. Of another provider's turn the text and the tool calls remain. Nor is an empty turn of the user's
+   sent; and where the system may speak at the beginning alone, a later word of it is said by the user.
 2. Tools: each call is followed by exactly one result. Calls that a cancelled run left open are answered as
    cancelled, calls with broken arguments by an error; results without a call and second results go.
 3. The end: a thread that ends in a turn of the model is asked to continue.
@@ -24,6 +25,7 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
     InvalidToolCall,
+    SystemMessage,
     ToolCall,
     ToolMessage,
 )
@@ -48,9 +50,18 @@ def repair(messages: list[BaseMessage], provider: Provider) -> list[BaseMessage]
     """
     broken: dict[str, InvalidToolCall] = {}
     turns: list[BaseMessage] = []
+    is_known = bool(provider.wrote)
     results = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+    has_begun = False
     for place, message in enumerate(messages):
         turn = message
+        if isinstance(turn, SystemMessage):
+            if has_begun and provider.leads_with_system:
+                turn = HumanMessage(turn.content, id=turn.id, additional_kwargs=turn.additional_kwargs)
+        else:
+            has_begun = True
+        if isinstance(turn, HumanMessage) and is_known and _says_nothing(turn):
+            continue
         if isinstance(turn, AIMessage):
             is_last = place == len(messages) - 1
             turn = _named_calls(readable(turn, provider, results, is_last), place)
@@ -107,6 +118,11 @@ def _whole_calls(message: AIMessage, broken: dict[str, InvalidToolCall]) -> AIMe
             for block in content
         ]
     return message.model_copy(update={"content": content, "tool_calls": calls, "invalid_tool_calls": []})
+
+
+def _says_nothing(message: HumanMessage) -> bool:
+    content = [message.content] if isinstance(message.content, str) else message.content
+    return all(map(is_blank_text, content))
 
 
 def _is_empty(message: AIMessage) -> bool:
@@ -183,7 +199,7 @@ def _is_left_open(last: BaseMessage, provider: Provider) -> bool:
         return False
     if provider.name == "mistral":
         return not last.additional_kwargs.get("prefix")
-    if provider.name == "google":
+    if provider.name == "google" or last.additional_kwargs.get("source") == "hook":
         return True
     return bool(last.response_metadata) and last.response_metadata.get("stop_reason") != "pause_turn"
 

@@ -35,6 +35,9 @@ class Provider:
     answers_tools: bool = False
     """Whether a user turn may not follow a tool's result."""
 
+    leads_with_system: bool = False
+    """Whether the system speaks at the beginning alone."""
+
     stores: bool = True
     """Whether items are known to the API by their ids (OpenAI Responses)."""
 
@@ -45,11 +48,17 @@ _BEDROCK = frozenset({"bedrock", "bedrock_converse"})
 OTHER = Provider(name="other", asks_to_continue=False)
 OPENAI = Provider(name="openai", wrote=_OPENAI)
 RESPONSES = Provider(name="responses", wrote=_OPENAI)
-ANTHROPIC = Provider(name="anthropic", wrote=frozenset({"anthropic"}))
-GOOGLE = Provider(name="google", wrote=frozenset({"google_genai", "google_vertexai"}))
-CONVERSE = Provider(name="bedrock", wrote=_BEDROCK)
+ANTHROPIC = Provider(name="anthropic", wrote=frozenset({"anthropic"}), leads_with_system=True)
+GOOGLE = Provider(name="google", wrote=frozenset({"google_genai", "google_vertexai"}), leads_with_system=True)
+CONVERSE = Provider(name="bedrock", wrote=_BEDROCK, leads_with_system=True)
 BEDROCK = replace(CONVERSE, alternates=True)
-MISTRAL = Provider(name="mistral", wrote=frozenset({"mistralai"}), alternates=True, answers_tools=True)
+MISTRAL = Provider(
+    name="mistral",
+    wrote=frozenset({"mistralai"}),
+    alternates=True,
+    answers_tools=True,
+    leads_with_system=True,
+)
 
 KNOWN: Final = frozenset().union(*(each.wrote for each in (OPENAI, ANTHROPIC, GOOGLE, CONVERSE, MISTRAL)))
 

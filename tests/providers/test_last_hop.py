@@ -171,6 +171,42 @@ def test_a_blank_text_beside_a_call_is_not_joined_to_the_turn_before(apis: dict[
 
 
 @by_name
+def test_a_later_word_of_the_system_is_said_where_it_may_be(provider: Provider) -> None:
+    messages: list[BaseMessage] = [
+        SystemMessage("You help."),
+        HumanMessage("Tell."),
+        AIMessage("Once"),
+        SystemMessage("Be brief.", id="s2"),
+        HumanMessage(""),
+        HumanMessage("Go on."),
+    ]
+
+    repaired = repair(messages, provider)
+
+    said = [(message.type, message.text) for message in repaired]
+    assert said[0] == ("system", "You help.")
+    if provider.alternates:
+        assert said[3:] == [("human", "Be brief.\n\nGo on.")]
+    elif provider.leads_with_system:
+        assert said[3:] == [("human", "Be brief."), ("human", "Go on.")]
+    elif provider is OTHER:
+        assert repaired is messages
+    else:
+        assert said[3:] == [("system", "Be brief."), ("human", "Go on.")]
+
+
+@pytest.mark.parametrize("kind", APIS)
+def test_what_a_hook_says_as_the_model_is_no_lead_of_the_applications(
+    kind: str, apis: dict[str, Any]
+) -> None:
+    by_hook = AIMessage("I should be brief.", additional_kwargs={"source": "hook", "hook": "remind"})
+
+    sealable(apis[kind].says("Yes.").model(), SealControl()).invoke([HumanMessage("Hello."), by_hook])
+
+    assert apis[kind].refused == []
+
+
+@by_name
 def test_a_thread_that_ends_with_the_model_is_asked_to_continue(provider: Provider) -> None:
     by = {"model_provider": next(iter(provider.wrote), "somebody")}
     messages: list[BaseMessage] = [HumanMessage("Tell."), AIMessage("Once ", response_metadata=by)]
@@ -288,7 +324,8 @@ def _ai(
 
 _turns = st.lists(
     st.one_of(
-        st.builds(HumanMessage, st.sampled_from(["Hello.", "Go on."])),
+        st.builds(HumanMessage, st.sampled_from(["Hello.", "Go on.", "", " "])),
+        st.builds(SystemMessage, st.just("Be brief.")),
         st.builds(_ai, _texts, st.lists(_ids, max_size=2), _authors, st.booleans(), st.booleans(), _sealed),
         st.builds(lambda name: ToolMessage("an animal", tool_call_id=name), _ids),
     ),
