@@ -50,7 +50,7 @@ def ask(about: str) -> str:
     return str(interrupt(f"What about {about}?"))
 
 
-def agent(name: str, model: FakeChatModel, *, checkpointer: bool | None = None, **options: Any) -> Any:
+def agent(name: str, model: FakeChatModel, *, checkpointer: Any = None, **options: Any) -> Any:
     """An agent that may ask, as a subgraph."""
     builder = StateGraph(MidstreamState)
     builder.add_node(
