@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from inspect import getclosurevars, isfunction
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.channels import binop
@@ -19,6 +19,7 @@ from langgraph.config import get_config
 from langgraph.errors import EmptyChannelError
 from langgraph.graph import START, message
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel.protocol import PregelProtocol
 
 from midstream._versions import lacks
 
@@ -102,6 +103,51 @@ def input_of(checkpoint: Checkpoint) -> str | None:
     """Names the input that a checkpoint's graph took last, as `input_version` does."""
     version = checkpoint["channel_versions"].get(START)
     return None if version is None else str(version)
+
+
+class RootStep(NamedTuple):
+    """Where a node stands in the step of the outermost graph."""
+
+    id: str
+    """The checkpoint that the step was begun from; what its tasks do comes into the state after it."""
+
+    is_shared: bool
+    """Whether other nodes may work in the same step, or in other steps within it."""
+
+    home: str | None
+    """The checkpoint namespace of the graph that is kept for good and is handed what the node writes to the
+    channel; None if there is none: a graph in between lacks the channel, or is called by a node's code."""
+
+
+def root_step(config: RunnableConfig, channel: str) -> RootStep | None:
+    """Returns where a node stands in the step of the outermost graph; None where it cannot be told.
+
+    Read from langgraph 1.2.20 and 1.2.24, as `input_version` and `is_below_tools` are; a graph that keeps its
+    state from one run to the next (`checkpointer=True`) has a namespace without task ids.
+    """
+    loop = _loop_of(config)
+    home: str | None = None
+    is_handed_on, is_shared = True, False
+    while loop is not None:
+        is_shared = is_shared or loop.is_nested or len(loop.tasks) > 1
+        namespace = loop.config["configurable"].get("checkpoint_ns", "") if loop.is_nested else ""
+        if home is None and is_handed_on and ":" not in namespace:
+            home = namespace
+        if not loop.is_nested:
+            return RootStep(str(loop.checkpoint["id"]), is_shared, home)
+        outer = _loop_of(loop.config)
+        if outer is not None:
+            task = outer.tasks.get(loop.config["configurable"].get("__pregel_task_id"))
+            steps = getattr(task.proc, "steps", [task.proc]) if task is not None else []
+            handed = loop.output_keys
+            is_handed_on = (
+                is_handed_on
+                and any(isinstance(step, PregelProtocol) for step in steps)
+                and channel in outer.specs
+                and channel in ([handed] if isinstance(handed, str) else handed)
+            )
+        loop = outer
+    return None
 
 
 def is_below_tools(config: RunnableConfig) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from midstream import _run_notes as notes
-from midstream._run_notes import ARCHIVE, HaltRecord, Page, RunNote
+from midstream._run_notes import ARCHIVE, Claim, HaltRecord, Page, RunNote
 from midstream.errors import LedgerFullError, NotPendingError, RequestConflictError
 from midstream.state import Handled
 from midstream_client.protocol import MAX_PENDING, HaltRequest, Request, SteerRequest, WithdrawRequest
@@ -23,6 +23,9 @@ MAX_SETTLED = 32
 
 KEPT_MARKS = 64
 """How many requests that ended are remembered when the root is replaced, newest first."""
+
+KEPT_CLAIMS = 64
+"""How many claims are kept when the root is replaced, newest last; they count for one step of the graph."""
 
 TICK = 1e-6
 """Seconds by which a request is later than the last one that its writer saw, whatever the clocks say."""
@@ -72,6 +75,9 @@ class View:
     runs: Mapping[str, RunNote] = field(default_factory=dict)
     """How often runs were sealed, by run id."""
 
+    claims: tuple[Claim, ...] = ()
+    """Oldest first."""
+
     has_archive: bool = False
     """Whether there are notes of older runs on root 0."""
 
@@ -88,6 +94,16 @@ class View:
         """Returns what is neither marked, nor withdrawn, nor among `handled`, in order of acceptance."""
         done = {*self.marks, *self.withdrawn, *handled}
         return [entry for entry in self.entries if entry.id not in done]
+
+    def claims_of_others(self, step: str | None, owner: str) -> list[Claim]:
+        """Returns the claims of this step that neither this agent has made, nor one in the graph so named."""
+        return [
+            claim
+            for claim in self.claims
+            if claim["step"] == step
+            and claim["owner"] != owner
+            and not claim["owner"].startswith(f"{owner}|")
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +135,11 @@ class ReadState:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadNewest:
+    """Asks for the id of the newest checkpoint of the thread's graph; answered by None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Put:
     """Asks for root `n` to be there."""
 
@@ -135,7 +156,7 @@ class Write:
     value: dict[str, Any]
 
 
-Step: TypeAlias = Read | ReadState | Put | Write
+Step: TypeAlias = Read | ReadState | ReadNewest | Put | Write
 Flow: TypeAlias = Generator[Step, Any, T]
 
 
@@ -164,6 +185,7 @@ def view_of(thread_id: str, *roots: Root) -> View:
     withdrawn: set[str] = set()
     halts: dict[str, HaltRecord] = {}
     runs: dict[str, RunNote] = {}
+    claims: dict[str, Claim] = {}
     has_archive = False
     for root in reversed(roots):
         for _, channel, value in root.writes:
@@ -182,11 +204,14 @@ def view_of(thread_id: str, *roots: Root) -> View:
                 halts.setdefault(value["halt"]["run_id"], value["halt"])
             elif channel == "seal":
                 notes.add(runs, [value["seal"]])
+            elif channel == "claim":
+                claims[_claim_task(digest, value["claim"])] = value["claim"]
             elif channel == "carried":
                 old_marks |= value["marks"]
                 halts |= {halt["run_id"]: halt for halt in value["halts"]}
                 # Ledgers of earlier versions have neither.
                 notes.add(runs, value.get("runs", ()))
+                claims |= {_claim_task(digest, claim): claim for claim in value.get("claims", ())}
                 has_archive = has_archive or value.get("has_archive", False)
 
     newest = roots[0]
@@ -197,6 +222,7 @@ def view_of(thread_id: str, *roots: Root) -> View:
         withdrawn=frozenset(withdrawn),
         halts=tuple(sorted(halts.values(), key=lambda halt: (halt["at"], halt["run_id"]))),
         runs=runs,
+        claims=tuple(sorted(claims.values(), key=lambda claim: claim["at"])),
         has_archive=has_archive,
         size=len(newest.writes),
         carried=is_carried(newest),
@@ -293,6 +319,18 @@ def record_seal(thread_id: str, note: RunNote, view: View) -> Flow[None]:
     yield from _settle(view.root, write)
 
 
+def record_claim(thread_id: str, claim: Claim, view: View) -> Flow[None]:
+    """Notes what an agent has taken, or ended, in a step that is not committed."""
+    digest = digest_of(thread_id)
+    write = Write(0, _claim_task(digest, claim), "claim", {"thread": digest, "claim": dict(claim)})
+    yield from _settle(view.root, write)
+
+
+def _claim_task(digest: str, claim: Claim) -> str:
+    what = [*claim["request_ids"], "", *claim["ended"]]
+    return _task(digest, "claim", claim["step"], claim["owner"], str(claim["outcome"]), *what)
+
+
 def runs(thread_id: str) -> Flow[Page]:
     """Reads what the ledger knows of the thread's runs, however old."""
     view = yield from look(thread_id)
@@ -337,6 +375,7 @@ def _carry(thread_id: str, n: int) -> Flow[None]:
         "marks": dict(marks[-KEPT_MARKS:]),
         "halts": list(kept.halts.values()),
         "runs": list(kept.runs.values()),
+        "claims": list(old.claims[-KEPT_CLAIMS:]),
         "has_archive": bool(old.has_archive or gone_by.halts or gone_by.runs),
     }
     yield Write(n, _task(digest, "carried"), "carried", value)
@@ -373,6 +412,11 @@ def _withdraw(thread_id: str, request_id: str, view: View) -> Flow[Accepted]:
         ended = handled.get(request_id)
     if ended is not None or all(entry.id != request_id for entry in view.entries):
         raise NotPendingError(thread_id, request_id, ended["outcome"] if ended else None)
+    if (claim := _last_claim(view, request_id)) is not None:
+        # Once the graph has come to another step, its state says what was committed of this one.
+        newest: str | None = yield ReadNewest()
+        if newest is None or claim["step"] >= newest:
+            raise NotPendingError(thread_id, request_id, claim["outcome"])
 
     digest = digest_of(thread_id)
     value = {"thread": digest, "id": request_id}
@@ -381,6 +425,12 @@ def _withdraw(thread_id: str, request_id: str, view: View) -> Flow[Accepted]:
     # Nobody else replaces the root of a thread that is not run.
     yield from rotate(thread_id, (yield from look(thread_id)))
     return Accepted(request_id, view.root)
+
+
+def _last_claim(view: View, request_id: str) -> Claim | None:
+    """Returns by what an agent has put a request into its answer, if one did so."""
+    applied = [each for each in view.claims if each["outcome"] and request_id in each["request_ids"]]
+    return applied[-1] if applied else None
 
 
 def _refuse_if_full(thread_id: str, view: View) -> Flow[None]:

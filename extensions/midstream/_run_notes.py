@@ -43,6 +43,29 @@ class RunNote(TypedDict):
     """Of those after which there was nothing to go on with."""
 
 
+class Claim(TypedDict):
+    """That an agent has taken requests, or ended answers, in a step that the root graph has not committed.
+
+    Only its own state says so until then, and the others do not see that, nor does a run that resumes them.
+    """
+
+    step: str
+    """The root graph's checkpoint that the step was begun from: in any other step the claim is void."""
+
+    owner: str
+    """The agent, who may take them again."""
+
+    request_ids: list[str]
+    outcome: str | None
+    """How the requests end; None while that is open."""
+
+    ended: list[str]
+    """The ids of the answers that were sealed or begun anew."""
+
+    at: float
+    """Unix time, in seconds."""
+
+
 class Page(NamedTuple):
     """Notes of runs, by run id."""
 

@@ -114,17 +114,21 @@ def drain(
     )
 
 
-def halt_ahead(view: View, value: PreemptionState, run_id: str) -> str | None:
-    """Returns the reason of a halt that a model node will come to; None if there is none.
+def halt_ahead(
+    view: View, value: PreemptionState, run_id: str, step: str | None = None, graph: str = ""
+) -> str | None:
+    """Returns the reason of a halt that a model node of this graph will come to; None if there is none.
 
-    One that names a node may be another agent's, and is left to it.
+    One that names a node may be another agent's, and is left to it; as is one that another agent has settled
+    in this step.
     """
     turn = value.get("turn")
     runs = {run_id, *(turn["runs"] if turn is not None else ())}
+    gone = {name for claim in view.claims_of_others(step, graph) for name in claim["request_ids"]}
     decided = [record["reason"] for record in view.halts if record["run_id"] == run_id]
     asked = [
         str(entry.reason)
-        for entry in view.pending(value.get("handled", {}))
+        for entry in view.pending({*value.get("handled", {}), *gone})
         if entry.kind == "halt" and entry.node is None and (entry.run_id is None or entry.run_id in runs)
     ]
     return next(iter(decided + asked), None)

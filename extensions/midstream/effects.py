@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from midstream._ledger_flow import View
-from midstream._run_notes import RunNote
+from midstream._run_notes import Claim, RunNote
 from midstream.hooks import BoundaryHook, BoundaryInput
 from midstream.node_call import NodeCall
 from midstream.state import Halt, Handled
@@ -67,6 +67,14 @@ class WriteSeal:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteClaim:
+    """Asks for the ledger's own note of what an agent has taken or ended."""
+
+    claim: Claim
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
 class AskHook:
     """Asks a hook; answered by its `Wish`."""
 
@@ -81,6 +89,8 @@ class CallModel:
     call: NodeCall
 
 
-Effect: TypeAlias = ReadLedger | ReadSaved | WriteMarks | Rotate | WriteHalt | WriteSeal | AskHook | CallModel
+Effect: TypeAlias = (
+    ReadLedger | ReadSaved | WriteMarks | Rotate | WriteHalt | WriteSeal | WriteClaim | AskHook | CallModel
+)
 T = TypeVar("T")
 Flow: TypeAlias = Generator[Effect, Any, T]

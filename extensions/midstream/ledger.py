@@ -32,7 +32,7 @@ from langgraph.checkpoint.base import (
 from midstream import _ledger_flow as flow
 from midstream import wakeup
 from midstream._ledger_flow import Accepted, Entry, Mark, View
-from midstream._run_notes import HaltRecord, Page, RunNote
+from midstream._run_notes import Claim, HaltRecord, Page, RunNote
 from midstream.errors import ConfigurationError
 from midstream.state import Handled, preemption_of
 from midstream.telemetry import tell
@@ -164,6 +164,14 @@ class Ledger:
         """Same as `record_seal`, but awaited."""
         await self._arun(flow.record_seal(self._thread_id, note, view))
 
+    def record_claim(self, claim: Claim, view: View) -> None:
+        """Notes what an agent has taken, or ended, before the thread's graph has committed it."""
+        self._run(flow.record_claim(self._thread_id, claim, view))
+
+    async def arecord_claim(self, claim: Claim, view: View) -> None:
+        """Same as `record_claim`, but awaited."""
+        await self._arun(flow.record_claim(self._thread_id, claim, view))
+
     def runs(self) -> Page:
         """Returns what is known of the thread's runs, however old: at most three reads of the saver."""
         return self._run(flow.runs(self._thread_id))
@@ -203,6 +211,8 @@ class Ledger:
                 return self._root(saver.get_tuple(self._config(n)))
             case flow.ReadState():
                 return self._state(saver.get_tuple(self._main()))
+            case flow.ReadNewest():
+                return _id(saver.get_tuple(self._main()))
             case flow.Put(n):
                 return saver.put(self._config(), _checkpoint(n), _metadata(n), {})
             case flow.Write(n, task_id, channel, value):
@@ -215,6 +225,8 @@ class Ledger:
                 return self._root(await saver.aget_tuple(self._config(n)))
             case flow.ReadState():
                 return self._state(await saver.aget_tuple(self._main()))
+            case flow.ReadNewest():
+                return _id(await saver.aget_tuple(self._main()))
             case flow.Put(n):
                 return await saver.aput(self._config(), _checkpoint(n), _metadata(n), {})
             case flow.Write(n, task_id, channel, value):
@@ -242,6 +254,10 @@ class Ledger:
 
     def _state(self, found: CheckpointTuple | None) -> Mapping[str, Handled]:
         return preemption_of(found.checkpoint["channel_values"] if found else None).get("handled", {})
+
+
+def _id(found: CheckpointTuple | None) -> str | None:
+    return str(found.checkpoint["id"]) if found is not None else None
 
 
 def _checkpoint(n: int) -> Checkpoint:

@@ -16,7 +16,15 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 
-from midstream._host import input_of, input_version, is_sent, read_channel, saver_of, steps_left
+from midstream._host import (
+    input_of,
+    input_version,
+    is_sent,
+    read_channel,
+    root_step,
+    saver_of,
+    steps_left,
+)
 from midstream._run_notes import counts
 from midstream.boundary import messages_of
 from midstream.effects import (
@@ -28,6 +36,7 @@ from midstream.effects import (
     ReadSaved,
     Rotate,
     Saved,
+    WriteClaim,
     WriteHalt,
     WriteMarks,
     WriteSeal,
@@ -190,6 +199,7 @@ class _Entry:
         info = self.runtime.execution_info
         self._thread_id = str(info.thread_id) if info is not None and info.thread_id is not None else None
         self._namespace, _, _ = (info.checkpoint_ns if info is not None else "").rpartition("|")
+        self._step = root_step(config, "preemption")
 
     @property
     def _is_preemptible(self) -> bool:
@@ -270,6 +280,8 @@ class _Entry:
                 input=input_version(self._config) or run.id,
                 messages_key=node._messages_key,
                 steps_left=steps_left(self._config),
+                step=self._step.id if self._step is not None else None,
+                claims=self._step is not None and self._step.is_shared,
                 sent=sent,
             ),
             options=node._options,
@@ -326,6 +338,8 @@ class _Entry:
                     return ledger.record_halt(HaltRecord(**halt, at=time.time()))
                 case WriteSeal(note, view):
                     return ledger.record_seal(note, view)
+                case WriteClaim(claim, view):
+                    return ledger.record_claim(claim, view)
         except Exception:
             return _missed(effect)
 
@@ -346,6 +360,8 @@ class _Entry:
                     return await ledger.arecord_halt(HaltRecord(**halt, at=time.time()))
                 case WriteSeal(note, view):
                     return await ledger.arecord_seal(note, view)
+                case WriteClaim(claim, view):
+                    return await ledger.arecord_claim(claim, view)
         except Exception:
             return _missed(effect)
 
@@ -357,7 +373,10 @@ class _Entry:
             add_to_trace(self._config, said)
 
     def _saved(self) -> RunnableConfig:
-        return {"configurable": {"thread_id": self._thread_id, "checkpoint_ns": self._namespace}}
+        # What a subgraph has saved of its own is gone with its step, unless the graph around it commits that.
+        home = self._step.home if self._step is not None else None
+        namespace = home if home is not None else self._namespace
+        return {"configurable": {"thread_id": self._thread_id, "checkpoint_ns": namespace}}
 
 
 def _saved_in(found: Sequence[CheckpointTuple]) -> Saved:

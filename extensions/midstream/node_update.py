@@ -36,6 +36,12 @@ class Place:
     steps_left: int | None
     """Steps that the graph may take after this one; None if that cannot be told."""
 
+    step: str | None = None
+    """The step of the root graph, within which claims count; None if it cannot be told."""
+
+    claims: bool = False
+    """Whether there may be others in this step who do not see what the agent has done in it."""
+
     sent: Mapping[str, Any] | None = None
     """The argument of the `Send` that started the node; None where an edge did."""
 

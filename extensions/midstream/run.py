@@ -107,6 +107,11 @@ class Run:
         with self.lock:
             notes.add(self.seals, [note, *(each for name, each in known.items() if name == self.id)])
 
+    def know_ended(self, message_ids: Collection[str]) -> None:
+        """Takes note of answers that other agents sealed or began anew in an earlier run of the turn."""
+        with self.lock:
+            self._ended.update(message_ids)
+
     def begin_seal(self, known: Collection[str], limit: int) -> bool:
         """Takes one seal or restart of the turn's budget, which the parallel agents of a run share.
 

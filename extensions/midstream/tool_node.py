@@ -28,7 +28,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
-from midstream._host import saver_of
+from midstream._host import root_step, saver_of
 from midstream._tasks import (
     asaved_pauses,
     channel,
@@ -144,8 +144,8 @@ class ToolNode(LangGraphToolNode):
                 # Each is waited for, before any of their errors is raised.
                 batch.take(jobs, [_result(future) for future in futures])
                 if work.was_answered and batch.is_open and (requests := _requests(input, config, runtime)):
-                    ledger, value = requests
-                    batch.halt_for(halt_ahead(ledger.view(), value, run_id_of(runtime)))
+                    ledger, value, place = requests
+                    batch.halt_for(halt_ahead(ledger.view(), value, run_id_of(runtime), *place))
 
         return self._combined(batch, input_type)
 
@@ -180,8 +180,8 @@ class ToolNode(LangGraphToolNode):
                 jobs = phase()
                 batch.take(jobs, await _all([work.astart(job) for job in jobs], started))
                 if work.was_answered and batch.is_open and (requests := _requests(input, config, runtime)):
-                    ledger, value = requests
-                    batch.halt_for(halt_ahead(await ledger.aview(), value, run_id_of(runtime)))
+                    ledger, value, place = requests
+                    batch.halt_for(halt_ahead(await ledger.aview(), value, run_id_of(runtime), *place))
 
         return self._combined(batch, input_type)
 
@@ -242,8 +242,9 @@ def _requests(
     input: Any,  # noqa: A002
     config: RunnableConfig,
     runtime: Runtime[Any],
-) -> tuple[Ledger, PreemptionState] | None:
-    """Returns the thread's requests and what became of them; None where this node has no say in them.
+) -> tuple[Ledger, PreemptionState, tuple[str | None, str]] | None:
+    """Returns the thread's requests, what became of them, and the root graph's step and the graph that this
+    is; None where this node has no say in them.
 
     They stay as they are: a model node settles them. Only, nothing is begun that somebody has asked to stop
     while this batch waited for its answers.
@@ -251,7 +252,9 @@ def _requests(
     saver, info, value = saver_of(config), runtime.execution_info, _preemption(input, config)
     if saver is None or info is None or info.thread_id is None or not value or is_inside_tool(config):
         return None
-    return Ledger(saver, info.thread_id), value
+    step = root_step(config, "preemption")
+    place = step.id if step is not None else None, (info.checkpoint_ns or "").rpartition("|")[0]
+    return Ledger(saver, info.thread_id), value, place
 
 
 def _names(names: Iterable[Any]) -> frozenset[str]:

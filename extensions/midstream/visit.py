@@ -28,7 +28,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from midstream._ledger_flow import MAX_SETTLED, View
-from midstream._run_notes import seal_note
+from midstream._run_notes import Claim, seal_note
 from midstream.boundary import (
     INCOMPLETE,
     OUT_OF_STEPS,
@@ -45,6 +45,7 @@ from midstream.effects import (
     ReadSaved,
     Rotate,
     Saved,
+    WriteClaim,
     WriteHalt,
     WriteMarks,
     WriteSeal,
@@ -122,6 +123,8 @@ class Visit:
         """Returns what this node would settle of what the ledger says."""
         pending = view.pending(self._value.get("handled", {}))
         free = set(self.run.free(self.owner, [entry.id for entry in pending]))
+        for claim in view.claims_of_others(self._place.step, self.owner):
+            free.difference_update(claim["request_ids"])
         return drain(
             [entry for entry in pending if entry.id in free],
             node=self._place.node,
@@ -149,6 +152,8 @@ class Visit:
         ):
             return {}  # another agent decided it, and this process has not seen its state
         view = yield from self._tidy(view)
+        for claim in view.claims_of_others(self._place.step, self.owner):
+            self.run.know_ended(claim["ended"])
 
         boundary = self._open_boundary()
         if boundary is not None:
@@ -171,18 +176,37 @@ class Visit:
         old = self._value.get("turn")
         return old is not None and old["key"] == self._turn["key"]
 
-    def _take(self, view: View) -> Drain:
+    def _take(self, view: View, outcome: str) -> Flow[Drain]:
         """Makes the requests that are to be settled here this agent's own."""
         todo = self.drain(view)
         self.run.take(self.owner, [entry.id for entry in todo.applied + todo.expired])
         if todo.expired:
             self.emitter.emit("expired", request_ids=[entry.id for entry in todo.expired])
         self._updates.settle(todo.quiet, "entry")
+        yield from self._claim(view, [entry.id for entry in todo.applied], self._updates.restarts, outcome)
         return todo
 
-    def _take_if_possible(self, view: View) -> Drain:
+    def _take_if_possible(self, view: View, outcome: str) -> Flow[Drain]:
         """Same as `_take`; only, without the steps to go on with, requests are left to the next run."""
-        return self._take(view) if self._place.can_go_on or self.drain(view).halts else Drain()
+        if self._place.can_go_on or self.drain(view).halts:
+            return (yield from self._take(view, outcome))
+        return Drain()
+
+    def _claim(
+        self, view: View, request_ids: list[str], ended: Collection[str], outcome: str | None = None
+    ) -> Flow[None]:
+        """Tells the others of this step, who do not see this agent's state, and those who go on with it."""
+        place = self._place
+        if place.claims and place.step is not None and (request_ids or ended):
+            claim = Claim(
+                step=place.step,
+                owner=self.owner,
+                request_ids=request_ids,
+                outcome=outcome,
+                ended=list(ended),
+                at=time.time(),
+            )
+            yield WriteClaim(claim, view)
 
     def _open_boundary(self) -> Boundary | None:
         boundary = self._updates.boundary
@@ -217,7 +241,7 @@ class Visit:
         hooks: list[BoundaryHook] = []
         if self._outcome_here == "tool_boundary" and not came_back:
             hooks = self.options.hooks_at("tools")
-        todo = self._take_if_possible(view)
+        todo = yield from self._take_if_possible(view, self._outcome_here)
         saying = yield from self._talk.ask(todo, "tools", hooks)
         if not saying.messages and saying.halt_reason is None:
             return None
@@ -229,7 +253,9 @@ class Visit:
 
     def _run_boundary(self, boundary: Boundary, view: View) -> Flow[Update]:
         kind = boundary["kind"]
-        todo = self._take(view) if kind == "seal" else self._take_if_possible(view)
+        outcome = "sealed" if kind == "seal" else "turn_end"
+        take = self._take if kind == "seal" else self._take_if_possible
+        todo = yield from take(view, outcome)
         if kind == "seal":
             yield self._noted(boundary, view)
         moment: Moment = "seal" if kind == "seal" else "end"
@@ -245,7 +271,7 @@ class Visit:
                 yield self._noted(boundary, view, is_empty=True)
                 self._tell("boundary", began=self._began, outcome="empty", messages=0)
                 return (yield from self._halt(update, INCOMPLETE, [], kind))
-        return (yield from self._say(todo, saying, kind, "sealed" if kind == "seal" else "turn_end"))
+        return (yield from self._say(todo, saying, kind, outcome))
 
     def _is_answered(self, sealed: BaseMessage | None) -> bool:
         """Tells whether somebody else has spoken after the answer: then there is something to go on with."""
@@ -321,7 +347,7 @@ class Visit:
         if call.restarted:
             return (yield from self._restart(answer, call))
         if call.sealed:
-            return self._seal(answer, call)
+            return (yield from self._seal(answer, call, view))
         if answer.tool_calls:
             return (yield from self._go_to_tools(answer, call))
         return (yield from self._end(answer))
@@ -332,10 +358,11 @@ class Visit:
         self._tell("restarted", began=call.claimed_since, message_id=answer.id, request_ids=call.claimed)
         self._updates.restarts = [str(answer.id)]
         view: View = yield ReadLedger()
-        todo = self._take(view)
+        todo = yield from self._take(view, "entry")
         return (yield from self._say(todo, said_by(todo), "entry", "entry"))
 
-    def _seal(self, answer: AIMessage, call: NodeCall) -> Update:
+    def _seal(self, answer: AIMessage, call: NodeCall, view: View) -> Flow[Update]:
+        yield from self._claim(view, call.claimed, [str(answer.id)])
         answer = tidy_sealed(answer)
         answer.response_metadata[SEALED_KEY] = {
             "sealed": True,
@@ -353,7 +380,7 @@ class Visit:
             # The tools must not act any more, so the halt is settled together with the turn that calls them.
             view: View = yield ReadLedger()
             if halts := self.drain(view).halts:
-                return (yield from self._halt_with(answer, Drain(halts=halts), "tool_boundary"))
+                return (yield from self._halt_with(answer, Drain(halts=halts), "tool_boundary", view))
         if self._is_out_of_steps:
             update = self._updates.of(without_calls(answer))
             return (yield from self._halt(update, OUT_OF_STEPS, [], "end"))
@@ -375,23 +402,24 @@ class Visit:
 
     def _end(self, answer: AIMessage) -> Flow[Update]:
         view: View = yield ReadLedger()
-        todo = self._take(view)
+        todo = yield from self._take(view, "turn_end")
         hooks = self.options.hooks_at("end")
         if (todo.steers and self._place.has_steps(2)) or (hooks and self._place.has_steps(0)):
             update = self._updates.of([answer])
             self._updates.set_phase(update, "open", "end", answer.id)
             return self._updates.again(update)
         if todo.halts:
-            return (yield from self._halt_with(answer, Drain(halts=todo.halts), "turn_end"))
+            return (yield from self._halt_with(answer, Drain(halts=todo.halts), "turn_end", view))
         if hooks:
             self._talk.lacks_steps("boundary hooks at the turn's end are not asked")
         update = self._updates.of([answer])
         self._updates.close(update)
         return update
 
-    def _halt_with(self, answer: AIMessage, halting: Drain, outcome: str) -> Flow[Update]:
+    def _halt_with(self, answer: AIMessage, halting: Drain, outcome: str, view: View) -> Flow[Update]:
         request_ids = [entry.id for entry in halting.halts]
         self.run.take(self.owner, request_ids)
+        yield from self._claim(view, request_ids, [], outcome)
         self._updates.settle(halting, outcome)
         reason = str(halting.halts[0].reason)
         return (yield from self._halt(self._updates.of([answer]), reason, request_ids, "end"))
