@@ -66,6 +66,7 @@ async def main_namespace(client: LangGraphClient, thread_id: str) -> Any:
     return thread, await client.threads.get_history(thread_id)
 
 
+@pytest.mark.timeout(400)  # so many take a busy machine minutes
 async def test_ten_thousand_requests_on_one_thread_leave_it_small(
     http: httpx.AsyncClient, client: LangGraphClient, waiting_server: DevServer
 ) -> None:

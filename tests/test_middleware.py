@@ -16,6 +16,7 @@ from starlette.types import Message
 
 from midstream import Ledger
 from midstream._update_body import KeyFinder
+from midstream._versions import lacks
 from midstream.ledger import HaltRecord
 from midstream.server import PreemptionMiddleware
 from midstream_client.protocol import MAX_REQUEST_BYTES
@@ -67,7 +68,9 @@ async def test_a_request_is_authorised_then_kept_then_acknowledged(setting: Sett
         "checkpoint_id": checkpoint["checkpoint_id"],
         "preemption": {"id": entry.id, "status": "accepted", "thread_status": "busy"},
     }
-    assert setting.server.calls == [("PATCH", f"/threads/{THREAD_ID}", b'{"metadata": {}}')]
+    [(method, path, _), (tried, state, body)] = setting.server.calls
+    assert (method, path, tried, state) == ("GET", f"/threads/{THREAD_ID}", "POST", STATE)
+    assert json.loads(body).keys() == {"values", "as_node"}
 
 
 async def test_the_server_is_asked_in_the_callers_name(setting: Setting) -> None:
@@ -85,14 +88,24 @@ async def test_the_server_is_asked_in_the_callers_name(setting: Setting) -> None
 
     assert status == 200
     assert names["access-control-allow-origin"] == "https://ui"
-    assert setting.server.headers == [
-        {
-            b"authorization": b"Bearer ann",
-            b"x-api-key": b"k",
-            b"content-type": b"application/json",
-            b"content-length": b"16",
-        }
-    ]
+    theirs = {b"authorization": b"Bearer ann", b"x-api-key": b"k"}
+    [looked, tried] = setting.server.headers
+    length = b"%d" % len(setting.server.calls[1][2])
+    assert looked == theirs
+    assert tried == {**theirs, b"content-type": b"application/json", b"content-length": length}
+
+
+async def test_a_server_without_the_private_name_is_told_so(setting: Setting) -> None:
+    async def get_saver() -> Any:
+        raise lacks("langgraph-api", "langgraph_api._checkpointer.get_checkpointer")
+
+    app = PreemptionMiddleware(setting.server, get_saver=get_saver)
+    body = json.dumps({"values": {"preemption": steer("hello")}}).encode()
+    for method, path in ("POST", STATE), ("GET", REPORT):
+        status, _, answer, _ = await call(app, method, path, [body])
+
+        assert status == 501
+        assert "has no langgraph_api._checkpointer.get_checkpointer" in json.loads(answer)["detail"]
 
 
 @pytest.mark.parametrize("request_", [steer("hello"), {"kind": "nonsense"}, withdraw(str(uuid.uuid4()))])
@@ -227,7 +240,7 @@ async def test_a_mount_prefix_is_kept(setting: Setting, prefix: str, root_path: 
     status, _, _, _ = await call(setting.app, "POST", prefix + STATE, [body], root_path=root_path)
 
     assert status == 200
-    assert [path for _, path, _ in setting.server.calls] == [f"{prefix}/threads/{THREAD_ID}"]
+    assert [path for _, path, _ in setting.server.calls] == [f"{prefix}/threads/{THREAD_ID}", prefix + STATE]
     status, _, _, _ = await call(setting.app, "GET", prefix + REPORT, root_path=root_path)
     assert status == 200
 

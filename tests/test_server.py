@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from langgraph_sdk import get_sync_client
+from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import ConflictError, NotFoundError
 
@@ -317,8 +317,6 @@ async def test_an_unknown_thread_is_met_with_the_servers_own_words(
     http: httpx.AsyncClient, thread_id: str, request_: Any
 ) -> None:
     own = await http.get(f"/threads/{thread_id}")
-    if request_["kind"] == "steer":
-        own = await http.patch(f"/threads/{thread_id}", json={"metadata": {}})
 
     answer = await http.post(f"/threads/{thread_id}/state", json={"values": {"preemption": request_}})
 
@@ -516,12 +514,11 @@ async def test_a_stranger_neither_writes_nor_reads(guarded: tuple[DevServer, str
         assert said(before) == ["hello"]
 
         for stranger, status in (bob, 404), (nobody, 401):
-            own = await stranger.patch(path, json={"metadata": {}})
+            own = await stranger.get(path)
             assert own.status_code == status
             for request in (steer("x"), halt("x"), withdraw(request_id)):
                 answer = await stranger.post(f"{path}/state", json={"values": {"preemption": request}})
                 assert (answer.status_code, answer.content) == (own.status_code, own.content)
-            own = await stranger.get(path)
             for answer in (
                 await stranger.get(f"{path}/preemption"),
                 await stranger.post(f"{path}/state", json={"values": {"preemption": {"kind": "stop"}}}),
@@ -531,6 +528,31 @@ async def test_a_stranger_neither_writes_nor_reads(guarded: tuple[DevServer, str
 
         assert (await ann.get(f"{path}/preemption")).json() == before
         assert (await ann.get(path)).json()["metadata"]["owner"] == "ann"
+
+
+async def test_who_may_steer_anothers_running_thread_does_not_come_to_own_it(
+    guarded: tuple[DevServer, str],
+) -> None:
+    server, prefix = guarded
+    url = server.url + prefix
+
+    def client_of(name: str) -> LangGraphClient:
+        return get_client(url=url, api_key=None, headers={"authorization": f"Bearer {name}"})
+
+    async with client_of("ann") as ann, client_of("admin") as admin, client_of("reader") as reader:
+        thread_id = (await ann.threads.create(graph_id="waiting"))["thread_id"]
+        held = await busy(ann, server, thread_id)
+        assert (await update(admin, thread_id, steer("by another")))["thread_status"] == "busy"
+        with pytest.raises(httpx.HTTPStatusError) as own:
+            await reader.threads.update_state(thread_id, {"wait_for": ""})
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            await update(reader, thread_id, steer("by one who may only look"))
+        assert refused.value.response.status_code == own.value.response.status_code == 403
+        assert said(await report(reader, thread_id)) == ["by another"]
+
+        thread: Any = await ann.threads.get(thread_id)
+        assert thread["metadata"]["owner"] == "ann"
+        assert (await held.let_go())["status"] == "success"
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ Put `"http": {"app": "midstream.server:app"}` into `langgraph.json`, or, next to
 
 1. Not a state update, or one that does not speak of `preemption`: it passes, byte for byte.
 2. It is read and judged, which changes nothing.
-3. The server itself is asked, by a call that changes nothing of the thread but the time of its last update,
-   whether the caller may update the thread; if not, its answer is the answer.
+3. The server itself is asked whether the caller may read and update the thread; if not, its answer is the
+   answer. Of a busy thread it is asked by a state update, which it refuses in any case, but last; of any
+   other by a change of no metadata, which sets the time of its last update.
 4. The request is put on the ledger and acknowledged.
 
 The server's own answers about runs get what the ledger knows of them: why one was halted, and how often it
@@ -36,7 +37,7 @@ from midstream._host import server_saver
 from midstream._run_answers import answer_about_runs
 from midstream._update_body import KeyFinder
 from midstream._versions import unknown_server
-from midstream.errors import LedgerFullError, NotPendingError, RequestConflictError
+from midstream.errors import ConfigurationError, LedgerFullError, NotPendingError, RequestConflictError
 from midstream.ledger import NAMESPACE, Entry, Ledger, View, root_id
 from midstream.state import Handled
 from midstream.telemetry import tell
@@ -99,9 +100,9 @@ class PreemptionMiddleware:
 
         match scope["method"], route["what"]:
             case "POST", "state":
-                await _Update(self.app, self._get_saver, scope, receive, send).run()
+                await _Update(self.app, self._get_saver, scope, receive, send).answer()
             case "GET", "preemption":
-                await _Report(self.app, self._get_saver, scope, receive, send).run()
+                await _Report(self.app, self._get_saver, scope, receive, send).answer()
             case "GET", what if what.startswith("runs"):
                 thread_id = route["thread"].rpartition("/")[2]
                 await answer_about_runs(self.app, self._get_saver, thread_id, scope, receive, send)
@@ -133,9 +134,21 @@ class _Call:
         self._send = send
         self._began = time.time()
 
-    async def _ask(self, method: str, body: bytes = b"") -> Answer:
-        """Calls the thread's own route in the caller's name."""
-        path = self._scope["path"].rpartition("/")[0]
+    async def run(self) -> None:
+        raise NotImplementedError
+
+    async def answer(self) -> None:
+        """Answers, by 501 where the server lacks what midstream reads."""
+        try:
+            await self.run()
+        except ConfigurationError as error:
+            logger.error("%s", error)
+            response = JSONResponse({"detail": str(error)}, status_code=501)
+            await response(self._scope, self._receive, self._send)
+
+    async def _ask(self, method: str, body: bytes = b"", *, below: str = "") -> Answer:
+        """Calls the thread's own route, or one below it, in the caller's name."""
+        path = self._scope["path"].rpartition("/")[0] + below
         headers = [(name, value) for name, value in self._scope["headers"] if name not in _OF_THE_BODY]
         if body:
             headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
@@ -227,11 +240,14 @@ class _Update(_Call):
                 return messages, bytes(body), True
 
     async def _accept(self, request: Request) -> None:
-        answer = await self._ask("PATCH", b'{"metadata": {}}')
+        answer = await self._ask("GET")
+        if answer.is_ok:
+            thread = _thread_of(answer, self._scope)
+            refusal = await self._refusal_to_update(thread)
+            answer = refusal or answer
         if not answer.is_ok:
             self._tell_refused(answer.status, "server", request.id)
             return await self._pass_on(answer)
-        thread = _thread_of(answer, self._scope)
         try:
             ledger = await self._ledger(thread)
             accepted = await ledger.aaccept(request)
@@ -259,6 +275,22 @@ class _Update(_Call):
             KEY: receipt.model_dump(),
         }
         return await self._reply(content, like=answer)
+
+    async def _refusal_to_update(self, thread: Mapping[str, Any]) -> Answer | None:
+        """Returns the server's answer if the caller may not update the thread.
+
+        A change of metadata, even of none, saves what an `auth` handler adds to it: another owner, perhaps. A
+        state update saves nothing of that, and is refused while a run is there, once the caller is known.
+        Read from langgraph-api 0.11.1 and 0.16.7, `Threads.State.post` of both runtimes.
+        """
+        if thread["status"] != "busy":
+            asked = await self._ask("PATCH", b'{"metadata": {}}')
+            return None if asked.is_ok else asked
+        nobody = f"no-node-{uuid.uuid4().hex}"
+        asked = await self._ask("POST", orjson.dumps({"values": None, "as_node": nobody}), below="/state")
+        # The second: its run has ended meanwhile, and the graph has no such node.
+        is_known = (asked.status == 409 and b"in-flight runs" in asked.body) or nobody.encode() in asked.body
+        return None if is_known else asked
 
     async def _large(self, messages: deque[Message], body: bytes) -> None:
         """Lets a large update pass as it comes, and stops it before its end if it speaks of `preemption`."""

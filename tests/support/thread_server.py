@@ -40,6 +40,8 @@ class ThreadServer:
             await answer(send, 403, {"detail": "not yours"})
         elif path.endswith(f"/threads/{THREAD_ID}") and scope["method"] in ("GET", "PATCH"):
             await answer(send, 200, {"thread_id": THREAD_ID, "status": "busy", "values": {"a": 1}})
+        elif path.endswith(f"/threads/{THREAD_ID}/state") and b'"values":null' in body:
+            await answer(send, 409, {"detail": f"Thread {THREAD_ID} has in-flight runs"})
         elif "/threads/" in path and path.count("/") - scope.get("root_path", "").count("/") == 2:
             await answer(send, 404, {"detail": "no such thread"})
         else:
