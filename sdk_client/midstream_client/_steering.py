@@ -45,7 +45,9 @@ from midstream_client.requests import (
     RequestOutcome,
     Sent,
     Stats,
+    Uuid,
     report_of,
+    request_of,
     stats_of,
 )
 
@@ -92,12 +94,12 @@ def steer(
     thread_id: str,
     messages: Messages,
     *,
-    run_id: str | None = None,
+    run_id: Uuid | None = None,
     node: str | None = None,
-    request_id: str | None = None,
+    request_id: Uuid | None = None,
 ) -> Flow[Receipt]:
-    fields = {"messages": _plain(messages), "run_id": run_id, "node": node}
-    return _post(server, thread_id, SteerRequest.model_validate(_with_id(fields, request_id)))
+    fields = {"id": request_id, "messages": _plain(messages), "run_id": run_id, "node": node}
+    return _post(server, thread_id, request_of(SteerRequest, fields))
 
 
 def halt(
@@ -105,16 +107,16 @@ def halt(
     thread_id: str,
     reason: str,
     *,
-    run_id: str | None = None,
+    run_id: Uuid | None = None,
     node: str | None = None,
-    request_id: str | None = None,
+    request_id: Uuid | None = None,
 ) -> Flow[Receipt]:
-    fields = {"reason": reason, "run_id": run_id, "node": node}
-    return _post(server, thread_id, HaltRequest.model_validate(_with_id(fields, request_id)))
+    fields = {"id": request_id, "reason": reason, "run_id": run_id, "node": node}
+    return _post(server, thread_id, request_of(HaltRequest, fields))
 
 
-def withdraw(server: Server, thread_id: str, request_id: str) -> Flow[Receipt]:
-    return _post(server, thread_id, WithdrawRequest(id=request_id))
+def withdraw(server: Server, thread_id: str, request_id: Uuid) -> Flow[Receipt]:
+    return _post(server, thread_id, request_of(WithdrawRequest, {"id": request_id}, id="request_id"))
 
 
 def report(thread_id: str) -> Flow[Report]:
@@ -163,13 +165,13 @@ def send(
     assistant_id: str,
     text: str,
     *,
-    send_id: str | None,
+    send_id: Uuid | None,
     run: Mapping[str, Any],
     timeout: float | None,
 ) -> Flow[Sent]:
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, not {text!r}; `steer` takes messages")
-    name = SteerRequest.model_validate(_with_id({"messages": text}, send_id)).id
+    name = request_of(SteerRequest, {"id": send_id, "messages": text}, messages="text").id
     attempt, is_there = 0, False
     watch = Watch(thread_id, timeout, (yield from _deadline(timeout)))
 
@@ -396,10 +398,6 @@ def _wait(watch: Watch, request_id: str, pause: float) -> Flow[float]:
         pause = min(pause, left)
     yield Pause(pause)
     return min(pause * 1.5, SLOWEST_POLL_SECONDS)
-
-
-def _with_id(fields: dict[str, Any], request_id: str | None) -> dict[str, Any]:
-    return fields if request_id is None else {**fields, "id": request_id}
 
 
 def _plain(messages: Messages) -> Any:
