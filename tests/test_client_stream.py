@@ -11,6 +11,7 @@ import httpx
 import pytest
 import respx
 
+from midstream_client import edit, tool_result
 from midstream_client.events import (
     Custom,
     Done,
@@ -31,7 +32,7 @@ from midstream_client.events import (
 )
 from support.cutting_proxy import cutting_proxy
 from support.fake_server import URL, sse
-from support.hosted import Host, on_every_way, said
+from support.hosted import Host, calls, on_every_way, said
 
 RUN = "01a2"
 STREAM = f"/threads/t/runs/{RUN}/stream"
@@ -315,6 +316,44 @@ async def test_a_servers_second_attempt_shows_nothing_twice(host: Host, protocol
     assert kinds == [Started, ToolCall, ToolResult, Retried, Done]
     committed = [text for kind, text in await host.messages(thread_id) if kind == "ai"]
     assert committed == list(texts.values())
+
+
+@on_every_way
+async def test_each_tool_result_is_told_once_when_the_thread_has_it(host: Host, protocol: str) -> None:
+    """Not as a tool returns, while another call of its batch still waits for the host."""
+    thread_id = await host.thread()
+    email = {"to": "ann", "body": "hi"}
+    asked = calls(("add", {"a": 1, "b": 2}), ("send_email", email), ("browse", {"url": "x"}))
+    events = await host.events(thread_id, "per_call", input=said(asked), protocol=protocol)
+    told = []
+    for answer in (edit({"to": "bea", "body": "hi"}, name="send_email"), tool_result("a page")):
+        assert [event for event in events if isinstance(event, ToolResult)] == []
+        (pending,) = await host.midstream.interrupts(thread_id)
+        events = await host.events(thread_id, "per_call", resume={pending.id: answer}, protocol=protocol)
+        told.append([event for event in events if isinstance(event, ToolResult)])
+
+    assert told[0] == []
+    assert [event.tool_call_id for event in told[1]] == ["call_0", "call_1", "call_2"]
+    results = [text for kind, text in await host.messages(thread_id) if kind == "tool"]
+    assert [event.content for event in told[1]] == results
+    assert {event.node for event in told[1]} == ({"tools"} if protocol == "runs" else {None})
+
+
+async def test_a_tool_result_of_which_the_stream_says_no_more_is_read_from_the_thread(host: Host) -> None:
+    """The run was started without the mode that tells what a node has written."""
+    about = {
+        "langgraph_node": "tool_call",
+        "langgraph_path": ["__pregel_push", ["__pregel_pull", "tools"], 0],
+    }
+    early = {"type": "tool", "tool_call_id": "c1", "name": "add", "content": "2"}
+    server = Server(
+        sse([metadata(1), ("messages", [early, about])]), states=[state({**early, "content": "edited: 2"})]
+    )
+
+    assert (await server.events(host))[1:] == [
+        ToolResult("c1", "add", "edited: 2", "success", None),
+        Done(RUN, "success"),
+    ]
 
 
 @on_every_way
