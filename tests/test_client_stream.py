@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 import respx
 
 from midstream_client import edit, tool_result
+from midstream_client._streaming import Protocol
 from midstream_client.events import (
     Custom,
     Done,
@@ -374,6 +376,67 @@ async def test_a_cut_connection_to_a_real_server_is_made_again(host: Host, proto
 
     assert "".join(words) == "You said: Hello. " + " ".join(f"word{n}" for n in range(1, 41))
     assert (proxy.cuts, len(words)) == (3, 43)
+
+
+async def _last(events: AsyncIterator[Event]) -> Event | None:
+    last = None
+    async for event in events:
+        last = event
+    return last
+
+
+async def test_a_server_that_is_gone_is_tried_for_once_as_long_as_the_sdk_does(
+    hosted_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its tries to connect is 7.5 s long; here a fiftieth of that."""
+    for colour in ("async", "sync"):
+        monkeypatch.setattr(f"httpcore._{colour}.connection.RETRIES_BACKOFF_FACTOR", 0.01)
+
+    async def listen(kind: str, protocol: str) -> float:
+        async with cutting_proxy(hosted_url) as proxy:
+            host = Host(proxy.url, kind)
+            thread_id = await host.thread()
+            events = host.midstream.stream(thread_id, "agent", input=said("Hello"), protocol=protocol)
+            while not isinstance(await anext(events), Token):
+                pass
+            stopped_at = time.monotonic()
+            proxy.stop()
+            with pytest.raises(httpx.ConnectError):
+                await _last(events)
+            took = time.monotonic() - stopped_at
+            await host.close()
+        return took
+
+    ways = [(kind, protocol) for kind in ("async", "sync") for protocol in get_args(Protocol)]
+    took = await asyncio.gather(*(listen(*way) for way in ways))
+
+    # The SDK's first wait is 1 s; five of them, with a try after each, would be 17 s.
+    assert max(took) < 5
+
+
+async def test_what_shares_its_id_with_the_last_event_before_a_cut_is_not_lost(host: Host) -> None:
+    """The server in memory names its events by the millisecond, and tells what came after a name."""
+
+    def told(*parts: tuple[str, Any]) -> bytes:
+        return b"".join(
+            f"id: 1700000000000-0\nevent: {event}\ndata: {json.dumps(data)}\n\n".encode()
+            for event, data in parts
+        )
+
+    kept = [metadata(1), token("one "), token("two "), token("three")]
+    headers = {"content-type": "text/event-stream", "location": STREAM}
+    server = Server(
+        httpx.Response(200, headers=headers, stream=Dropping(told(*kept[:2]))),
+        httpx.Response(200, headers=headers, content=told(*kept, ("end", None))),
+    )
+
+    assert (await server.events(host))[1:-1] == [
+        Token(word, "m1", "model") for word in ("one ", "two ", "three")
+    ]
+    rejoined = next(
+        request for request in server.requests if request.url.path == STREAM and request.method == "GET"
+    )
+    assert rejoined.headers["last-event-id"] == "1699999999999-0"
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

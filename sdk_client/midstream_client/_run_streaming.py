@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from midstream_client._flow import END, Call, Emit, Next, Open, StreamFlow, again
+from midstream_client._rejoining import UnreachableError
 from midstream_client._shown import Reader, messages_in, text_of
 
 MODES = ("messages-tuple", "custom", "updates")
@@ -134,5 +135,11 @@ def join(reader: RunReader, run_id: str) -> StreamFlow[None]:
 
 
 def _read(reader: RunReader) -> StreamFlow[None]:
-    while (part := (yield Next())) is not END:
+    while True:
+        try:
+            part = yield Next()
+        except UnreachableError as error:
+            raise error.cause from None
+        if part is END:
+            return
         yield from reader.read(part)

@@ -30,6 +30,7 @@ from midstream_client._flow import (
     run_options,
 )
 from midstream_client._patience import PatientClient, patiently
+from midstream_client._rejoining import RejoiningClient
 from midstream_client._streaming import Protocol
 from midstream_client.answers import Answer
 from midstream_client.events import Event
@@ -320,9 +321,7 @@ class Midstream:
                     try:
                         if isinstance(step, Open):
                             await _close(source)
-                            source = getattr(getattr(self._client, step.call.part), step.call.method)(
-                                *step.call.args, **step.call.options
-                            )
+                            source = self._opened(step.call)
                         elif isinstance(step, Subscribe):
                             await _close(source)
                             source = self._subscribed(step)
@@ -340,6 +339,12 @@ class Midstream:
                     return
         finally:
             await _close(source)
+
+    def _opened(self, call: Call) -> Any:
+        # The SDK's own, but for how it opens the stream again.
+        http = type(self._client.http)(cast("Any", RejoiningClient(self._client.http.client)))
+        runs = type(self._client.runs)(http)
+        return getattr(runs, call.method)(*call.args, **call.options)
 
     async def _command(self, step: Command) -> Any:
         transport = self._transport(step.thread_id, is_websocket=False)

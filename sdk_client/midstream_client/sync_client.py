@@ -29,6 +29,7 @@ from midstream_client._flow import (
     run_options,
 )
 from midstream_client._patience import PatientClient, patiently
+from midstream_client._rejoining import RejoiningClient
 from midstream_client._streaming import Protocol
 from midstream_client.answers import Answer
 from midstream_client.events import Event
@@ -319,9 +320,7 @@ class SyncMidstream:
                     try:
                         if isinstance(step, Open):
                             _close(source)
-                            source = getattr(getattr(self._client, step.call.part), step.call.method)(
-                                *step.call.args, **step.call.options
-                            )
+                            source = self._opened(step.call)
                         elif isinstance(step, Subscribe):
                             _close(source)
                             source = self._subscribed(step)
@@ -339,6 +338,12 @@ class SyncMidstream:
                     return
         finally:
             _close(source)
+
+    def _opened(self, call: Call) -> Any:
+        # The SDK's own, but for how it opens the stream again.
+        http = type(self._client.http)(cast("Any", RejoiningClient(self._client.http.client)))
+        runs = type(self._client.runs)(http)
+        return getattr(runs, call.method)(*call.args, **call.options)
 
     def _command(self, step: Command) -> Any:
         transport = self._transport(step.thread_id, is_websocket=False)
