@@ -277,6 +277,8 @@ async def test_what_is_of_a_wrong_type_says_what_is_right_and_is_not_sent(host: 
             await host.midstream.resume(thread_id, "brief", wrong)
     with pytest.raises(TypeError, match="receipt must be what `steer` or `halt` returned, not 'an id'"):
         await host.midstream.outcome("an id")
+    with pytest.raises(TypeError, match="timeout must be a number of seconds, or None, not 'soon'"):
+        await host.midstream.send(thread_id, "brief", "Hello", timeout="soon")
     assert await host.midstream.pending_requests(thread_id) == []
     assert await host.runs.list(thread_id) == []
 

@@ -385,6 +385,8 @@ def _repeated(watch: Watch, name: str, seen: Report) -> Flow[tuple[Sent | None, 
 def _deadline(timeout: float | None) -> Flow[float | None]:
     if timeout is None:
         return None
+    if not isinstance(timeout, int | float):
+        raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!r}")
     now: float = yield Clock()
     return now + timeout
 

@@ -109,9 +109,12 @@ class AnswerProblem:
     """Its path, such as `decisions.0.edited_action.args.to`; empty for the answer as a whole."""
 
     reason: str
+    tool_call_id: str | None = None
+    """The call that it is about, where the question is about several; None if that is not known."""
 
     def __str__(self) -> str:
-        return f"{self.interrupt_id}: {f'{self.field}: ' if self.field else ''}{self.reason}"
+        call = f" (of {self.tool_call_id})" if self.tool_call_id else ""
+        return f"{self.interrupt_id}: {f'{self.field}{call}: ' if self.field else ''}{self.reason}"
 
 
 class InvalidAnswerError(MidstreamError, ValueError):
