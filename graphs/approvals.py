@@ -2,7 +2,8 @@
 
 It runs on the scripted model, whichever one is chosen for the other graphs: small models call tools when they
 like. Say anything, and it calls all four tools; or send a script of your own (see `chat_models/scripted.py`).
-Then answer what the thread's interrupts ask for, one by one or together:
+Then answer what the thread's interrupts ask for, one by one or together; the page is asked for last, when all
+else is decided:
 
     ask_user_question   {"choice": "tomorrow"}
     send_email          {"type": "approve"}, or "edit", "reject", "respond" with what belongs to them

@@ -216,6 +216,8 @@ async def test_a_batch_is_approved_edited_and_rejected_by_call_on_the_server(hos
         ("decisions.1.edited_action.args.to", "3"),
         ("decisions.2.type", "must"),
     ]
+    assert [each.tool_call_id for each in invalid.value.problems] == ["call_2", "call_4"]
+    assert f"{pending.id}: decisions.2.type (of call_4): must be one of" in str(invalid.value)
 
     right = {"call_4": reject("not eve"), "call_1": approve(), "call_2": edit({"to": "bea", "body": "hi"})}
     resumed = await host.midstream.resume(thread_id, "brief", {pending.id: right})

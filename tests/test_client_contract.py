@@ -10,11 +10,12 @@ import httpx
 import pytest
 import respx
 from langgraph_sdk.errors import NotFoundError
-from pydantic import ValidationError
 
 from midstream_client import (
     InvalidAnswerError,
+    InvalidRequestError,
     Midstream,
+    MidstreamError,
     RequestOutcome,
     RequestRefusedError,
     Stats,
@@ -60,6 +61,19 @@ async def test_a_steer_waits_on_an_idle_thread_and_can_be_taken_back(host: Host)
         assert (await host.midstream.withdraw(thread_id, name)).id == name
     assert await host.midstream.pending_requests(thread_id) == []
     assert (await host.midstream.outcome(first)).outcome == "withdrawn"
+
+
+async def test_an_id_may_be_a_uuid_itself(host: Host) -> None:
+    thread_id, name, run_id = await host.thread(), uuid.uuid4(), uuid.uuid4()
+    receipt = await host.midstream.steer(thread_id, "use metres", id=name, run_id=run_id)
+
+    (pending,) = await host.midstream.pending_requests(thread_id)
+    assert (receipt.id, pending.id, pending.run_id) == (str(name), str(name), str(run_id))
+    assert (await host.midstream.withdraw(thread_id, name)).id == str(name)
+
+    sent = await host.midstream.send(thread_id, "brief", "Hello", id=(text := uuid.uuid4()))
+    await host.is_over(thread_id)
+    assert (sent.id, sent.how) == (str(text), "started")
 
 
 BLOCKS: list[dict[str, Any]] = [{"type": "text", "text": "two"}]
@@ -223,18 +237,28 @@ async def test_a_text_sent_to_a_paused_thread_waits_and_leaves_the_question_alon
 
 async def test_what_is_not_of_the_wires_shape_is_not_sent(host: Host) -> None:
     thread_id = await host.thread()
-    for wrong in (
-        host.midstream.steer(thread_id, "   "),
-        host.midstream.steer(thread_id, []),
-        host.midstream.steer(thread_id, [{"role": "system", "content": "obey"}]),
-        host.midstream.halt(thread_id, ""),
-        host.midstream.steer(thread_id, "x", id="not a uuid"),
-        host.midstream.send(thread_id, "brief", " \n"),
-        host.midstream.send(thread_id, "brief", "x", id="not a uuid"),
-        host.midstream.withdraw(thread_id, "not a uuid"),
+    wrong: Any
+    midstream, wrong_role = host.midstream, [{"role": "system", "content": "obey"}]
+    for field, reason, wrong in (
+        ("messages.0.content", "must not be empty", lambda: midstream.steer(thread_id, "   ")),
+        ("messages", "at least 1", lambda: midstream.steer(thread_id, [])),
+        ("messages", "list", lambda: midstream.steer(thread_id, {"role": "user", "content": "x"})),
+        ("messages.0.role", "'user'", lambda: midstream.steer(thread_id, wrong_role)),
+        ("messages.0.content", "string, or .* list", lambda: midstream.steer(thread_id, [{"content": 3}])),
+        ("reason", "at least 1 character", lambda: midstream.halt(thread_id, "")),
+        ("id", "must be a UUID", lambda: midstream.steer(thread_id, "x", id="not a uuid")),
+        ("run_id", "must be a UUID", lambda: midstream.halt(thread_id, "x", run_id="not a uuid")),
+        ("text", "must not be empty", lambda: midstream.send(thread_id, "brief", " \n")),
+        ("id", "must be a UUID", lambda: midstream.send(thread_id, "brief", "x", id="not a uuid")),
+        ("request_id", "must be a UUID", lambda: midstream.withdraw(thread_id, "not a uuid")),
     ):
-        with pytest.raises(ValidationError):
-            await wrong
+        with pytest.raises(
+            InvalidRequestError, match=f"nothing was sent, .* {field}: .*{reason}.* is a"
+        ) as said:
+            await wrong()
+        assert isinstance(said.value, MidstreamError)
+        assert isinstance(said.value, ValueError)
+        assert (said.value.field, said.value.reason) == (field, said.value.problems[field])
     assert await host.midstream.pending_requests(thread_id) == []
     assert await host.runs.list(thread_id) == []
 
@@ -243,7 +267,7 @@ async def test_what_is_of_a_wrong_type_says_what_is_right_and_is_not_sent(host: 
     thread_id = await host.thread()
     wrong: Any
     for wrong in (None, 3, {"role": "user", "content": "x"}, ["x"], [("user", "x")]):
-        with pytest.raises(ValidationError, match="messages"):
+        with pytest.raises(InvalidRequestError, match="messages"):
             await host.midstream.steer(thread_id, wrong)
     for wrong in (None, 3, [{"role": "user", "content": "x"}]):
         with pytest.raises(TypeError, match=r"text must be a string, not .*; `steer` takes messages"):
@@ -253,6 +277,8 @@ async def test_what_is_of_a_wrong_type_says_what_is_right_and_is_not_sent(host: 
             await host.midstream.resume(thread_id, "brief", wrong)
     with pytest.raises(TypeError, match="receipt must be what `steer` or `halt` returned, not 'an id'"):
         await host.midstream.outcome("an id")
+    with pytest.raises(TypeError, match="timeout must be a number of seconds, or None, not 'soon'"):
+        await host.midstream.send(thread_id, "brief", "Hello", timeout="soon")
     assert await host.midstream.pending_requests(thread_id) == []
     assert await host.runs.list(thread_id) == []
 

@@ -14,7 +14,7 @@ from langgraph_sdk import get_client
 
 from midstream_client import Midstream, NotSettledError
 from midstream_client._flow import Flow
-from midstream_client._steering import Server, send
+from midstream_client._steering import Server, outcome, send, steer
 from midstream_client.requests import Sent
 from support.hosted import Host, said
 from support.racing_thread import THREAD, RacingThread
@@ -30,7 +30,7 @@ def sending(text: str, name: str | None, timeout: float | None = None) -> Flow[S
 @pytest.mark.parametrize("losses", [0.0, 0.2], ids=["calls-arrive", "calls-get-lost"])
 def test_every_text_is_in_the_thread_once_whatever_the_runs_do(losses: float) -> None:
     how: Counter[str] = Counter()
-    rescued = cancels = 0
+    rescued = cancels = rollbacks = 0
     for seed in range(SENDS):
         random = Random(seed)
         thread = RacingThread(random, losses)
@@ -49,13 +49,14 @@ def test_every_text_is_in_the_thread_once_whatever_the_runs_do(losses: float) ->
         how[sent.how] += 1
         rescued += thread.rescued
         cancels += thread.cancels
+        rollbacks += thread.rollbacks
         assert [text for _, text in thread.messages] == ["hello"], (seed, sent)
         if sent.how in ("steered", "started"):
             assert sent.message_ids == (thread.messages[0][0],), seed
 
     # Each way was taken, also the narrowest: applied by a run that had read the ledger before the withdraw.
     assert min(how["steered"], how["started"], how["waiting"]) > 0, how
-    assert min(rescued, cancels) > 0
+    assert min(rescued, cancels, rollbacks) > 0
 
 
 def test_many_texts_to_one_racing_thread_are_each_there_once() -> None:
@@ -103,6 +104,51 @@ async def test_a_text_sent_after_a_cancel_starts_a_run(hosted_url: str, kind: st
         ("human", "Be brief."),
         ("ai", "You said: Be brief.. word1 word2 word3"),
     ]
+    assert await host.midstream.pending_requests(thread_id) == []
+    await host.close()
+
+
+def test_a_thread_that_is_left_busy_without_a_run_is_not_waited_for() -> None:
+    class Alone(RacingThread):
+        def move(self) -> None:
+            """Nobody else is there."""
+
+    thread = Alone(Random(1))
+    thread._begin("r", {})
+    thread.roll_back()
+    receipt = thread.perform(steer(Server(), THREAD, "one"))
+    assert (receipt.thread_status, thread.perform(outcome(receipt, timeout=3.0)).outcome) == (
+        "busy",
+        "pending",
+    )
+
+    sent = thread.perform(sending("two", None, timeout=3.0))
+    thread.settle()
+
+    assert sent.how == "started"
+    assert [text for _, text in thread.messages] == ["two", "one"]
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_text_sent_after_a_rollback_starts_a_run(hosted_url: str, kind: str) -> None:
+    """The server leaves such a thread `busy` if nobody listens, with no run."""
+    host = Host(hosted_url, kind)
+    thread_id = await host.thread()
+    run = await host.runs.create(thread_id, "long", input=said("Hello"))
+    async with asyncio.timeout(10):
+        while not (await host.threads.get_state(thread_id))["next"]:
+            await asyncio.sleep(0.02)
+        await host.runs.cancel(thread_id, run["run_id"], action="rollback")
+        while await host.runs.list(thread_id):
+            await asyncio.sleep(0.02)
+
+    receipt = await host.midstream.steer(thread_id, "Be kind.")
+    assert (await host.midstream.outcome(receipt, timeout=10)).outcome == "pending"
+    sent = await host.midstream.send(thread_id, "brief", "Be brief.", timeout=10)
+    await host.is_over(thread_id)
+
+    assert sent.how == "started"
+    assert (await host.messages(thread_id))[:2] == [("human", "Be brief."), ("human", "Be kind.")]
     assert await host.midstream.pending_requests(thread_id) == []
     await host.close()
 

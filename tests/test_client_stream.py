@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 import respx
 
+from midstream_client import edit, tool_result
+from midstream_client._streaming import Protocol
 from midstream_client.events import (
     Custom,
     Done,
@@ -31,7 +34,7 @@ from midstream_client.events import (
 )
 from support.cutting_proxy import cutting_proxy
 from support.fake_server import URL, sse
-from support.hosted import Host, on_every_way, said
+from support.hosted import Host, calls, on_every_way, said
 
 RUN = "01a2"
 STREAM = f"/threads/t/runs/{RUN}/stream"
@@ -318,6 +321,44 @@ async def test_a_servers_second_attempt_shows_nothing_twice(host: Host, protocol
 
 
 @on_every_way
+async def test_each_tool_result_is_told_once_when_the_thread_has_it(host: Host, protocol: str) -> None:
+    """Not as a tool returns, while another call of its batch still waits for the host."""
+    thread_id = await host.thread()
+    email = {"to": "ann", "body": "hi"}
+    asked = calls(("add", {"a": 1, "b": 2}), ("send_email", email), ("browse", {"url": "x"}))
+    events = await host.events(thread_id, "per_call", input=said(asked), protocol=protocol)
+    told = []
+    for answer in (edit({"to": "bea", "body": "hi"}, name="send_email"), tool_result("a page")):
+        assert [event for event in events if isinstance(event, ToolResult)] == []
+        (pending,) = await host.midstream.interrupts(thread_id)
+        events = await host.events(thread_id, "per_call", resume={pending.id: answer}, protocol=protocol)
+        told.append([event for event in events if isinstance(event, ToolResult)])
+
+    assert told[0] == []
+    assert [event.tool_call_id for event in told[1]] == ["call_0", "call_1", "call_2"]
+    results = [text for kind, text in await host.messages(thread_id) if kind == "tool"]
+    assert [event.content for event in told[1]] == results
+    assert {event.node for event in told[1]} == ({"tools"} if protocol == "runs" else {None})
+
+
+async def test_a_tool_result_of_which_the_stream_says_no_more_is_read_from_the_thread(host: Host) -> None:
+    """The run was started without the mode that tells what a node has written."""
+    about = {
+        "langgraph_node": "tool_call",
+        "langgraph_path": ["__pregel_push", ["__pregel_pull", "tools"], 0],
+    }
+    early = {"type": "tool", "tool_call_id": "c1", "name": "add", "content": "2"}
+    server = Server(
+        sse([metadata(1), ("messages", [early, about])]), states=[state({**early, "content": "edited: 2"})]
+    )
+
+    assert (await server.events(host))[1:] == [
+        ToolResult("c1", "add", "edited: 2", "success", None),
+        Done(RUN, "success"),
+    ]
+
+
+@on_every_way
 async def test_a_cut_connection_to_a_real_server_is_made_again(host: Host, protocol: str) -> None:
     """Cut twice in mid-answer: every word is shown, once, in its order."""
     async with cutting_proxy(host.url) as proxy:
@@ -335,6 +376,67 @@ async def test_a_cut_connection_to_a_real_server_is_made_again(host: Host, proto
 
     assert "".join(words) == "You said: Hello. " + " ".join(f"word{n}" for n in range(1, 41))
     assert (proxy.cuts, len(words)) == (3, 43)
+
+
+async def _last(events: AsyncIterator[Event]) -> Event | None:
+    last = None
+    async for event in events:
+        last = event
+    return last
+
+
+async def test_a_server_that_is_gone_is_tried_for_once_as_long_as_the_sdk_does(
+    hosted_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its tries to connect is 7.5 s long; here a fiftieth of that."""
+    for colour in ("async", "sync"):
+        monkeypatch.setattr(f"httpcore._{colour}.connection.RETRIES_BACKOFF_FACTOR", 0.01)
+
+    async def listen(kind: str, protocol: str) -> float:
+        async with cutting_proxy(hosted_url) as proxy:
+            host = Host(proxy.url, kind)
+            thread_id = await host.thread()
+            events = host.midstream.stream(thread_id, "agent", input=said("Hello"), protocol=protocol)
+            while not isinstance(await anext(events), Token):
+                pass
+            stopped_at = time.monotonic()
+            proxy.stop()
+            with pytest.raises(httpx.ConnectError):
+                await _last(events)
+            took = time.monotonic() - stopped_at
+            await host.close()
+        return took
+
+    ways = [(kind, protocol) for kind in ("async", "sync") for protocol in get_args(Protocol)]
+    took = await asyncio.gather(*(listen(*way) for way in ways))
+
+    # The SDK's first wait is 1 s; five of them, with a try after each, would be 17 s.
+    assert max(took) < 5
+
+
+async def test_what_shares_its_id_with_the_last_event_before_a_cut_is_not_lost(host: Host) -> None:
+    """The server in memory names its events by the millisecond, and tells what came after a name."""
+
+    def told(*parts: tuple[str, Any]) -> bytes:
+        return b"".join(
+            f"id: 1700000000000-0\nevent: {event}\ndata: {json.dumps(data)}\n\n".encode()
+            for event, data in parts
+        )
+
+    kept = [metadata(1), token("one "), token("two "), token("three")]
+    headers = {"content-type": "text/event-stream", "location": STREAM}
+    server = Server(
+        httpx.Response(200, headers=headers, stream=Dropping(told(*kept[:2]))),
+        httpx.Response(200, headers=headers, content=told(*kept, ("end", None))),
+    )
+
+    assert (await server.events(host))[1:-1] == [
+        Token(word, "m1", "model") for word in ("one ", "two ", "three")
+    ]
+    rejoined = next(
+        request for request in server.requests if request.url.path == STREAM and request.method == "GET"
+    )
+    assert rejoined.headers["last-event-id"] == "1699999999999-0"
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

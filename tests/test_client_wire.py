@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ from langgraph_sdk.errors import (
 
 from midstream_client import MidstreamError, NotInstalledError, RequestRefusedError
 from midstream_client._flow import own_headers
-from support.fake_server import URL, FakeServer, refused
+from support.fake_server import URL, FakeServer, FakeThread, refused
 from support.hosted import Host, calls, said
 
 NAME = "0b7c6f0e-6f1c-4d43-9a53-0d3f3d3c8a11"
@@ -70,6 +71,28 @@ async def test_each_request_is_one_state_update(host: Host, server: FakeServer) 
         ("POST", path, {"values": {"preemption": halt}}),
         ("POST", path, {"values": {"preemption": {"kind": "withdraw", "id": NAME}}}),
     ]
+
+
+class AskingAgain(FakeServer):
+    """Its graph finds every answer wrong."""
+
+    def _run(self, thread: FakeThread, body: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
+        asked = thread.interrupts
+        run, parts = super()._run(thread, body)
+        thread.interrupts = asked or thread.interrupts
+        return run, parts
+
+
+async def test_what_is_asked_again_was_not_answered(host: Host) -> None:
+    with respx.mock(assert_all_called=False) as router:
+        AskingAgain(router)
+        thread_id = await host.thread()
+        await host.events(thread_id, "brief", input=said(calls(("ask_user", {"question": "which?"}))))
+        (pending,) = await host.midstream.interrupts(thread_id)
+
+        resumed = await host.midstream.resume(thread_id, "brief", {pending.id: {"choice": "red"}})
+
+    assert (resumed.answered, resumed.open) == ((), (pending,))
 
 
 async def test_a_broken_connection_is_tried_again_with_the_same_id(host: Host, server: FakeServer) -> None:

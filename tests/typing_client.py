@@ -10,6 +10,7 @@ from langgraph_sdk import get_client, get_sync_client
 from midstream_client import (
     Decision,
     InvalidAnswerError,
+    InvalidRequestError,
     Midstream,
     MidstreamError,
     NotInstalledError,
@@ -162,6 +163,8 @@ def caught(error: MidstreamError) -> str:
             return f"{error.unknown} {error.pending}"
         case InvalidAnswerError():
             return f"{error.interrupt_id} {error.field} {error.reason} {error.problems[0].field}"
+        case InvalidRequestError():
+            return error.field + error.reason
         case NotSettledError():
             return f"{error.request_id} {error.timeout}"
     return str(error)

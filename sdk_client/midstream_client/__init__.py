@@ -13,6 +13,7 @@ from midstream_client.client import Midstream
 from midstream_client.errors import (
     AnswerProblem,
     InvalidAnswerError,
+    InvalidRequestError,
     MidstreamError,
     NotInstalledError,
     NotSettledError,
@@ -32,6 +33,7 @@ __all__ = [
     "Decision",
     "HaltRequest",
     "InvalidAnswerError",
+    "InvalidRequestError",
     "Messages",
     "Midstream",
     "MidstreamError",

@@ -52,7 +52,9 @@ def resume(
     over = yield from _over(thread_id, run_id)
     left = yield from interrupts(thread_id)
     status, is_cancelled = ended(over, left)
-    return Resumed(run_id, status, tuple(checked), tuple(left), is_cancelled)
+    asked_again = {each.id for each in left}
+    answered = tuple(name for name in checked if name not in asked_again)
+    return Resumed(run_id, status, answered, tuple(left), is_cancelled)
 
 
 def run_or_none(thread_id: str, run_id: str) -> Flow[Mapping[str, Any] | None]:

@@ -6,33 +6,39 @@ import json
 from typing import Any
 
 import httpx
-from pydantic import ValidationError
 
-from midstream_client.errors import InvalidAnswerError, MidstreamError, UnknownInterruptError
+from midstream_client.errors import (
+    InvalidAnswerError,
+    InvalidRequestError,
+    MidstreamError,
+    UnknownInterruptError,
+)
 
 THREADS = "`midstream threads` lists the threads"
 INTERRUPTS = "`midstream interrupts THREAD` lists what is asked"
 REQUESTS = "`midstream requests THREAD` lists those that wait"
 FIELDS = {
     "id": "the request's id",
+    "request_id": "the request's id",
     "run_id": "--run",
     "node": "--node",
     "messages": "the text",
+    "text": "the text",
     "reason": "the reason",
 }
 """What a person gives, by the wire's own word for it."""
 
 EXAMPLE_URL = "http://127.0.0.1:2024"
 
-EXPECTED = (MidstreamError, ValidationError, httpx.HTTPError, httpx.InvalidURL, json.JSONDecodeError)
+EXPECTED = (MidstreamError, httpx.HTTPError, httpx.InvalidURL, json.JSONDecodeError)
 """All else is a fault of this program, and shows where it is."""
 
 
 def line(error: Exception, url: str) -> str:
     """Returns what went wrong and what to do, in one line."""
     match error:
-        case ValidationError():
-            text = "; ".join(_of_field(each["loc"], each["msg"]) for each in error.errors())
+        case InvalidRequestError():
+            text = "; ".join(_of_field(field, reason) for field, reason in error.problems.items())
         case UnknownInterruptError() | InvalidAnswerError():
             text = f"{error}: {INTERRUPTS}"
         case MidstreamError():
@@ -74,8 +80,7 @@ def _of_status(error: httpx.HTTPStatusError, url: str) -> str:
     return said
 
 
-def _of_field(path: tuple[int | str, ...], reason: str) -> str:
-    name = str(path[0]) if path else ""
-    what = reason.removeprefix("Value error, ").partition(", such as str(")[0]
-    said = f"{FIELDS.get(name, name)} {what[:1].lower()}{what[1:]}"
-    return f"{said}: {REQUESTS}" if name == "id" else said
+def _of_field(field: str, reason: str) -> str:
+    name = field.partition(".")[0]
+    said = f"{FIELDS.get(name, name)} {reason.partition(', such as str(')[0]}"
+    return f"{said}: {REQUESTS}" if name == "request_id" else said

@@ -60,7 +60,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Asks for a stream, by a method of the SDK that returns an iterator; replaces the one before."""
+    """Asks for a stream, by a method of the SDK's `runs` that returns one; replaces the one before."""
 
     call: Call
 

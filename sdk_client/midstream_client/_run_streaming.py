@@ -7,6 +7,10 @@ are void.
 Who joins a run that goes on is told some parts twice. Seen with langgraph-api 0.16.7: it listens, and then
 tells what it has kept up to that moment. Its ids are no names (they are the time, in milliseconds), so a part
 is passed over if the very same one came under the same id.
+
+What a tool of a batch that asks people returns is told twice, too: when its own task in the node ends, and
+when the node does, which can be in a later run and say more (that a person has edited it). The first is held
+back: the thread does not have it yet, and if the node pauses once more it goes on without.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from midstream_client._flow import END, Call, Emit, Next, Open, StreamFlow, again
+from midstream_client._rejoining import UnreachableError
 from midstream_client._shown import Reader, messages_in, text_of
 
 MODES = ("messages-tuple", "custom", "updates")
@@ -27,6 +32,9 @@ CAN_BE_JOINED: Mapping[str, Any] = {
 }
 """How a run is started so that its stream can be read, at once or later."""
 
+
+TOOL_TASK = "tool_call"
+"""How a `ToolNode` calls the tasks in which tools run, if the batch asks people."""
 
 REMEMBERED = 1024
 """How many ids back a part can be told again."""
@@ -53,6 +61,8 @@ class RunReader(Reader):
                 node = about.get("langgraph_node")
                 if message.get("type") in ("AIMessageChunk", "ai"):
                     yield from map(Emit, self._words(message, node, namespace))
+                elif message.get("type") == "tool" and _is_of_task(about):
+                    self.shown.held.add(str(message.get("tool_call_id")))
                 elif message.get("type") == "tool":
                     yield from map(Emit, self.shown.result(message, node, namespace))
             case "updates" if isinstance(data, Mapping):
@@ -100,6 +110,14 @@ class RunReader(Reader):
             yield from self.shown.result(message, node, namespace)
 
 
+def _is_of_task(about: Mapping[str, Any]) -> bool:
+    """Tells whether what a message's metadata is about comes from a task that a `ToolNode` has started."""
+    path = about.get("langgraph_path")
+    # A node's path begins with its trigger and name; that of what a node has started, with the node's path.
+    is_inner = isinstance(path, list) and len(path) > 1 and isinstance(path[1], list)
+    return is_inner and about.get("langgraph_node") == TOOL_TASK
+
+
 def start(reader: RunReader, assistant_id: str, work: Mapping[str, Any]) -> StreamFlow[None]:
     """Starts a run and reads its stream."""
     options = {**CAN_BE_JOINED, "on_disconnect": "continue", **work}
@@ -117,5 +135,11 @@ def join(reader: RunReader, run_id: str) -> StreamFlow[None]:
 
 
 def _read(reader: RunReader) -> StreamFlow[None]:
-    while (part := (yield Next())) is not END:
+    while True:
+        try:
+            part = yield Next()
+        except UnreachableError as error:
+            raise error.cause from None
+        if part is END:
+            return
         yield from reader.read(part)

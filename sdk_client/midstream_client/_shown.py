@@ -32,6 +32,8 @@ class Shown:
     places: dict[str, tuple[str | None, Namespace]] = field(default_factory=dict)
     calls: set[str] = field(default_factory=set)
     results: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)
+    """Calls whose results are shown once the thread has them."""
 
     def text(self, text: str, message_id: str, node: str | None, namespace: Namespace) -> Iterator[Event]:
         if text:
@@ -55,9 +57,11 @@ class Shown:
             yield ToolResult(name, message.get("name"), message.get("content"), status, node, namespace)
 
     def rest(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
-        """Yields what the thread holds and the stream did not show, of the messages that it began to show."""
+        """Yields what the thread holds and the stream did not show, of what it began to show."""
         for message in messages:
             name = message.get("id")
+            if message.get("type") == "tool" and message.get("tool_call_id") in self.held:
+                yield from self.result(message, None, ())
             if name in self.texts and message.get("type") == "ai":
                 whole, shown = text_of(message.get("content")), self.texts[name]
                 if whole.startswith(shown):

@@ -10,19 +10,22 @@ id that follows from the text's own, so that a repetition changes nothing, and i
    was begun by somebody else may have read the ledger just before; so the withdraw counts only once nothing
    runs any more and the thread's own state still knows nothing of the steer. Then go to 1, with a new id for
    the next steer, because a withdrawn one stays withdrawn.
+
+A thread that is `busy` for long is not taken at its word: its runs are looked at. Seen with langgraph-api
+0.16.7: when its run is rolled back it stays so, until its next run.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 from urllib.parse import quote
 
 import httpx
 
-from midstream_client._answering import interrupts
+from midstream_client._answering import GOING, interrupts
 from midstream_client._flow import Call, Clock, Flow, Pause, again, said_by, status_of
 from midstream_client._run_streaming import CAN_BE_JOINED
 from midstream_client.errors import NotInstalledError, NotSettledError, RequestRefusedError
@@ -42,7 +45,9 @@ from midstream_client.requests import (
     RequestOutcome,
     Sent,
     Stats,
+    Uuid,
     report_of,
+    request_of,
     stats_of,
 )
 
@@ -50,6 +55,12 @@ POLL_SECONDS = 0.05
 """The first wait between two looks at a thread."""
 
 SLOWEST_POLL_SECONDS = 1.0
+
+DOUBTED_POLL_SECONDS = 0.2
+"""From which wait on a `busy` thread is asked for its runs."""
+
+NEWEST_RUNS = 10
+"""Among how many of them one is looked for that has not ended."""
 
 SEARCHED_RUNS = 100
 """How many of a thread's runs are searched for one that a repeated `send` has started."""
@@ -83,12 +94,12 @@ def steer(
     thread_id: str,
     messages: Messages,
     *,
-    run_id: str | None = None,
+    run_id: Uuid | None = None,
     node: str | None = None,
-    request_id: str | None = None,
+    request_id: Uuid | None = None,
 ) -> Flow[Receipt]:
-    fields = {"messages": _plain(messages), "run_id": run_id, "node": node}
-    return _post(server, thread_id, SteerRequest.model_validate(_with_id(fields, request_id)))
+    fields = {"id": request_id, "messages": _plain(messages), "run_id": run_id, "node": node}
+    return _post(server, thread_id, request_of(SteerRequest, fields))
 
 
 def halt(
@@ -96,16 +107,16 @@ def halt(
     thread_id: str,
     reason: str,
     *,
-    run_id: str | None = None,
+    run_id: Uuid | None = None,
     node: str | None = None,
-    request_id: str | None = None,
+    request_id: Uuid | None = None,
 ) -> Flow[Receipt]:
-    fields = {"reason": reason, "run_id": run_id, "node": node}
-    return _post(server, thread_id, HaltRequest.model_validate(_with_id(fields, request_id)))
+    fields = {"id": request_id, "reason": reason, "run_id": run_id, "node": node}
+    return _post(server, thread_id, request_of(HaltRequest, fields))
 
 
-def withdraw(server: Server, thread_id: str, request_id: str) -> Flow[Receipt]:
-    return _post(server, thread_id, WithdrawRequest(id=request_id))
+def withdraw(server: Server, thread_id: str, request_id: Uuid) -> Flow[Receipt]:
+    return _post(server, thread_id, request_of(WithdrawRequest, {"id": request_id}, id="request_id"))
 
 
 def report(thread_id: str) -> Flow[Report]:
@@ -154,13 +165,13 @@ def send(
     assistant_id: str,
     text: str,
     *,
-    send_id: str | None,
+    send_id: Uuid | None,
     run: Mapping[str, Any],
     timeout: float | None,
 ) -> Flow[Sent]:
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, not {text!r}; `steer` takes messages")
-    name = SteerRequest.model_validate(_with_id({"messages": text}, send_id)).id
+    name = request_of(SteerRequest, {"id": send_id, "messages": text}, messages="text").id
     attempt, is_there = 0, False
     watch = Watch(thread_id, timeout, (yield from _deadline(timeout)))
 
@@ -252,13 +263,28 @@ def _settled(watch: Watch, request_id: str) -> Flow[tuple[RequestOutcome, Thread
     """Waits while a run is there that may still apply the request."""
     pause = POLL_SECONDS
     while True:
-        seen = yield from report(watch.thread_id)
+        seen = yield from _truly_seen(watch.thread_id, pause)
         known = seen.outcome_of(request_id)
         if known is None:
             known = yield from _remembered(watch.thread_id, request_id)
         if known.outcome != "pending" or seen.thread_status != "busy":
             return known, seen.thread_status
         pause = yield from _wait(watch, request_id, pause)
+
+
+def _truly_seen(thread_id: str, pause: float) -> Flow[Report]:
+    """Returns the thread's report, in which a `busy` thread that has no run is `idle`.
+
+    What ran has been committed when its run is over, so it is in a report that is read after that.
+    """
+    seen = yield from report(thread_id)
+    if seen.thread_status != "busy" or pause < DOUBTED_POLL_SECONDS:
+        return seen
+    runs = yield from again(Call("runs", "list", (thread_id,), {"limit": NEWEST_RUNS}))
+    if any(run["status"] in GOING for run in runs):
+        return seen
+    seen = yield from report(thread_id)
+    return replace(seen, thread_status="idle") if seen.thread_status == "busy" else seen
 
 
 def _remembered(thread_id: str, request_id: str) -> Flow[RequestOutcome]:
@@ -291,7 +317,7 @@ def _taken_back(watch: Watch, request_id: str) -> Flow[RequestOutcome]:
     """Waits until a withdrawn steer is in no run's hands any more; returns how it has ended after all."""
     pause = POLL_SECONDS
     while True:
-        seen = yield from report(watch.thread_id)
+        seen = yield from _truly_seen(watch.thread_id, pause)
         known = seen.outcome_of(request_id) or RequestOutcome(request_id, "withdrawn")
         if known.is_applied or seen.thread_status != "busy":
             return known
@@ -359,6 +385,8 @@ def _repeated(watch: Watch, name: str, seen: Report) -> Flow[tuple[Sent | None, 
 def _deadline(timeout: float | None) -> Flow[float | None]:
     if timeout is None:
         return None
+    if not isinstance(timeout, int | float):
+        raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!r}")
     now: float = yield Clock()
     return now + timeout
 
@@ -372,10 +400,6 @@ def _wait(watch: Watch, request_id: str, pause: float) -> Flow[float]:
         pause = min(pause, left)
     yield Pause(pause)
     return min(pause * 1.5, SLOWEST_POLL_SECONDS)
-
-
-def _with_id(fields: dict[str, Any], request_id: str | None) -> dict[str, Any]:
-    return fields if request_id is None else {**fields, "id": request_id}
 
 
 def _plain(messages: Messages) -> Any:

@@ -239,8 +239,8 @@ def read(reader: ThreadReader, run_id: str, *, is_websocket: bool) -> StreamFlow
         try:
             if not (yield from _is_going(reader)):
                 break
-        except (httpx.ConnectError, *DROPPED) as error:
-            # A server that is being started again.
+        except DROPPED as error:
+            # A server that is being started again. One that cannot be connected to was tried for long.
             lost = error
         if failures > REOPENED:
             raise lost or httpx.ReadError("the thread's stream ends again and again before its run")

@@ -163,7 +163,16 @@ def _problems(interrupt: PendingInterrupt, answer: Any) -> Iterator[AnswerProble
 
         found = against_schema(interrupt.response_schema, answer)
     for path, reason in found:
-        yield AnswerProblem(interrupt.id, path, reason)
+        yield AnswerProblem(interrupt.id, path, reason, _call_at(path, interrupt))
+
+
+def _call_at(path: str, interrupt: PendingInterrupt) -> str | None:
+    """Returns the call that a path such as `decisions.1.type` is about."""
+    first, _, rest = path.partition(".")
+    place = rest.partition(".")[0]
+    if first != "decisions" or not place.isdecimal() or int(place) >= len(interrupt.actions):
+        return None
+    return interrupt.actions[int(place)].tool_call_id
 
 
 def _against_actions(interrupt: PendingInterrupt, answer: Any) -> Iterator[tuple[str, str]]:

@@ -30,11 +30,12 @@ from midstream_client._flow import (
     run_options,
 )
 from midstream_client._patience import PatientClient, patiently
+from midstream_client._rejoining import RejoiningClient
 from midstream_client._streaming import Protocol
 from midstream_client.answers import Answer
 from midstream_client.events import Event
 from midstream_client.interrupts import PendingInterrupt, Resumed
-from midstream_client.requests import Messages, PendingRequest, Receipt, RequestOutcome, Sent, Stats
+from midstream_client.requests import Messages, PendingRequest, Receipt, RequestOutcome, Sent, Stats, Uuid
 
 if TYPE_CHECKING:
     # The client is handed in: what uses the wire alone does not load the SDK.
@@ -63,9 +64,9 @@ class Midstream:
         thread_id: str,
         messages: Messages,
         *,
-        run_id: str | None = None,
+        run_id: Uuid | None = None,
         node: str | None = None,
-        id: str | None = None,  # noqa: A002 (the wire's own word)
+        id: Uuid | None = None,  # noqa: A002 (the wire's own word)
     ) -> Receipt:
         """Puts a text, or messages, into the thread's conversation at the next safe point.
 
@@ -80,7 +81,7 @@ class Midstream:
             id: The request's id, a UUID; one is made if it is not given.
 
         Raises:
-            pydantic.ValidationError: The request is not of the wire's shape; nothing was sent.
+            InvalidRequestError: An argument is not what a request is made of; nothing was sent.
             RequestRefusedError: The server did not take it, and says why.
             NotInstalledError: The server does not run midstream.
         """
@@ -93,9 +94,9 @@ class Midstream:
         thread_id: str,
         reason: str,
         *,
-        run_id: str | None = None,
+        run_id: Uuid | None = None,
         node: str | None = None,
-        id: str | None = None,  # noqa: A002 (the wire's own word)
+        id: Uuid | None = None,  # noqa: A002 (the wire's own word)
     ) -> Receipt:
         """Ends the thread's run at the next safe point and keeps what was written.
 
@@ -107,7 +108,7 @@ class Midstream:
             id: The request's id, a UUID; one is made if it is not given.
 
         Raises:
-            pydantic.ValidationError: The request is not of the wire's shape; nothing was sent.
+            InvalidRequestError: An argument is not what a request is made of; nothing was sent.
             RequestRefusedError: The server did not take it, and says why.
             NotInstalledError: The server does not run midstream.
         """
@@ -115,10 +116,11 @@ class Midstream:
             _steering.halt(self._server, thread_id, reason, run_id=run_id, node=node, request_id=id)
         )
 
-    async def withdraw(self, thread_id: str, request_id: str) -> Receipt:
+    async def withdraw(self, thread_id: str, request_id: Uuid) -> Receipt:
         """Takes back a request that was not applied yet.
 
         Raises:
+            InvalidRequestError: The id is no UUID; nothing was sent.
             RequestRefusedError: The request is unknown, or has ended; then its `outcome` says how.
             NotInstalledError: The server does not run midstream.
         """
@@ -149,7 +151,7 @@ class Midstream:
         assistant_id: str,
         text: str,
         *,
-        id: str | None = None,  # noqa: A002 (the wire's own word)
+        id: Uuid | None = None,  # noqa: A002 (the wire's own word)
         timeout: float | None = None,
         config: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
@@ -171,7 +173,7 @@ class Midstream:
             metadata: For a new run.
 
         Raises:
-            pydantic.ValidationError: The text is blank, or the id is no UUID; nothing was sent.
+            InvalidRequestError: The text is blank, or the id is no UUID; nothing was sent.
             NotSettledError: The time was over while a steer waited for a safe point; it stays on the thread.
             RequestRefusedError: The server did not take the text.
             NotInstalledError: The server does not run midstream.
@@ -319,9 +321,7 @@ class Midstream:
                     try:
                         if isinstance(step, Open):
                             await _close(source)
-                            source = getattr(getattr(self._client, step.call.part), step.call.method)(
-                                *step.call.args, **step.call.options
-                            )
+                            source = self._opened(step.call)
                         elif isinstance(step, Subscribe):
                             await _close(source)
                             source = self._subscribed(step)
@@ -339,6 +339,12 @@ class Midstream:
                     return
         finally:
             await _close(source)
+
+    def _opened(self, call: Call) -> Any:
+        # The SDK's own, but for how it opens the stream again.
+        http = type(self._client.http)(cast("Any", RejoiningClient(self._client.http.client)))
+        runs = type(self._client.runs)(http)
+        return getattr(runs, call.method)(*call.args, **call.options)
 
     async def _command(self, step: Command) -> Any:
         transport = self._transport(step.thread_id, is_websocket=False)

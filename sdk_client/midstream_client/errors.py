@@ -2,6 +2,7 @@
 
 * MidstreamError
   * NotInstalledError
+  * InvalidRequestError      (also a ValueError)
   * RequestRefusedError
   * UnknownInterruptError    (also a LookupError)
   * InvalidAnswerError       (also a ValueError)
@@ -11,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -29,6 +30,34 @@ class NotInstalledError(MidstreamError):
             '`langgraph-midstream[server]` there, put `"http": {"app": "midstream.server:app"}` into its '
             "langgraph.json (or add `PreemptionMiddleware` to the app that is there), and start it again"
         )
+
+
+RIGHT = {
+    "id": "a UUID, such as str(uuid.uuid4())",
+    "request_id": "a UUID, such as the `id` of a receipt",
+    "run_id": "a run's id, a UUID",
+    "node": "the name of a model node, at most 256 characters",
+    "messages": 'a text that is not blank, or 1 to 32 messages {"role": "user", "content": ...}',
+    "text": "a string that is not blank",
+    "reason": "a string that is not blank, at most 1024 characters",
+}
+"""What each argument of a request is, by its name."""
+
+
+class InvalidRequestError(MidstreamError, ValueError):
+    """An argument is not what a request is made of; nothing was sent."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.problems = dict(problems)
+        """Reasons by field, such as `messages.0.content`; at least one."""
+
+        self.field, self.reason = next(iter(self.problems.items()))
+        said = "; ".join(
+            f"{field}: {reason}, where {name} is {RIGHT.get(name, 'as documented')}"
+            for field, reason in self.problems.items()
+            for name in [field.partition(".")[0]]
+        )
+        super().__init__(f"nothing was sent, because of these arguments: {said}")
 
 
 class RequestRefusedError(MidstreamError):
@@ -80,9 +109,12 @@ class AnswerProblem:
     """Its path, such as `decisions.0.edited_action.args.to`; empty for the answer as a whole."""
 
     reason: str
+    tool_call_id: str | None = None
+    """The call that it is about, where the question is about several; None if that is not known."""
 
     def __str__(self) -> str:
-        return f"{self.interrupt_id}: {f'{self.field}: ' if self.field else ''}{self.reason}"
+        call = f" (of {self.tool_call_id})" if self.tool_call_id else ""
+        return f"{self.interrupt_id}: {f'{self.field}{call}: ' if self.field else ''}{self.reason}"
 
 
 class InvalidAnswerError(MidstreamError, ValueError):

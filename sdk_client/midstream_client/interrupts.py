@@ -75,7 +75,7 @@ class Resumed:
     was not waited for."""
 
     answered: tuple[str, ...]
-    """Ids."""
+    """Ids; without those that a graph has asked again, which are open."""
 
     open: tuple[PendingInterrupt, ...]
     """What the thread waits in now; among it, with `errors`, what a graph has asked again."""

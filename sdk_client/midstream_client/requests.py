@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+from uuid import UUID
+
+from pydantic import ValidationError
 
 from midstream_client import protocol
-from midstream_client.protocol import Outcome, ThreadStatus, UserMessage
+from midstream_client.errors import InvalidRequestError
+from midstream_client.protocol import (
+    HaltRequest,
+    Outcome,
+    SteerRequest,
+    ThreadStatus,
+    UserMessage,
+    WithdrawRequest,
+)
 
 Messages: TypeAlias = str | Sequence[UserMessage | Mapping[str, Any]]
 """One text, or messages `{"role": "user", "content": …}`."""
+
+Uuid: TypeAlias = str | UUID
+"""An id, as a string or as it is."""
+
+R = TypeVar("R", SteerRequest, HaltRequest, WithdrawRequest)
 
 
 class Receipt(protocol.Receipt):
@@ -106,6 +122,40 @@ class Report:
         if any(request.id == request_id for request in self.pending):
             return RequestOutcome(request_id, "pending")
         return self.outcomes.get(request_id)
+
+
+def request_of(kind: type[R], fields: Mapping[str, Any], **names: str) -> R:
+    """Makes a request of what is given; `names` are the host's words where they are not the wire's.
+
+    Raises:
+        InvalidRequestError: A field is not of the wire's shape.
+    """
+    given = {
+        name: str(value) if isinstance(value, UUID) else value
+        for name, value in fields.items()
+        if value is not None or name in ("messages", "reason")
+    }
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        problems: dict[str, str] = {}
+        for each in error.errors():
+            field = _field(each["loc"], names)
+            reason = _lowered(each["msg"].removeprefix("Value error, "))
+            problems[field] = f"{problems[field]}, or {reason}" if field in problems else reason
+        raise InvalidRequestError(problems) from None
+
+
+def _field(path: tuple[int | str, ...], names: Mapping[str, str]) -> str:
+    first, *rest = path
+    if first in names:
+        return names[str(first)]
+    # The last part can be a choice of the type's, such as `list[dict[str,any]]`.
+    return ".".join(str(each) for each in (first, *rest) if each != "str" and "[" not in str(each))
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def report_of(answer: Any) -> Report:

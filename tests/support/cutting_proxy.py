@@ -17,11 +17,18 @@ class CuttingProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
         self.cuts = 0
+        self.server: asyncio.Server | None = None
 
     def cut(self) -> None:
         self.cuts += 1
         for writer in list(self._writers):
             writer.transport.abort()
+
+    def stop(self) -> None:
+        """Ends all connections, and takes no new ones, as a server that was killed."""
+        assert self.server is not None
+        self.server.close()
+        self.cut()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -59,7 +66,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def cutting_proxy(target: str) -> AsyncIterator[CuttingProxy]:
     """Runs a proxy to this server."""
     proxy = CuttingProxy(target)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    server = proxy.server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     try:
         port = server.sockets[0].getsockname()[1]
         proxy.url = f"http://127.0.0.1:{port}"

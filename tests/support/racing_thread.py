@@ -1,4 +1,4 @@
-"""A thread whose runs begin, read the ledger, commit, end and are cancelled between a client's calls.
+"""A thread whose runs begin, read the ledger, commit, end, are cancelled and rolled back between calls.
 
 Each moment of a run that a client can fall between is a move of its own, and so is every way in which an
 answer gets lost. What it does with requests is the server's rule: a run applies what was pending when it
@@ -27,6 +27,8 @@ class Run:
     taken: dict[str, str] | None = None
     """Requests that it has read and not committed."""
 
+    has_committed: bool = False
+
 
 @dataclass
 class RacingThread:
@@ -45,7 +47,11 @@ class RacingThread:
     is_cancelled: bool = False
     """Whether its last run was, so that it is `interrupted` and asks nothing."""
 
+    is_left_busy: bool = False
+    """Whether its last run was rolled back: it has no run, and the server goes on to call it `busy`."""
+
     cancels: int = 0
+    rollbacks: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
     now: float = 0.0
     rescued: int = 0
@@ -83,12 +89,12 @@ class RacingThread:
             self.is_paused = self.random.random() < 0.5
         elif self.run is not None:
             self._go_on(self.run)
-        elif self.random.random() < 0.3:
+        elif self.random.random() < (0.01 if self.is_left_busy else 0.3):
             self._begin(str(uuid.UUID(int=self.random.getrandbits(128))), {})
 
     def _begin(self, run_id: str, metadata: dict[str, Any]) -> None:
         self.run = Run(run_id)
-        self.is_cancelled = False
+        self.is_cancelled = self.is_left_busy = False
         self.runs.append({"run_id": run_id, "metadata": metadata})
 
     def _go_on(self, run: Run) -> None:
@@ -96,18 +102,26 @@ class RacingThread:
             # Cancelled: what it has read, and not committed, still waits.
             self.run, self.is_cancelled = None, True
             self.cancels += 1
+        elif run.id != "last" and not run.has_committed and self.random.random() < 0.05:
+            self.roll_back()
         elif run.taken is not None:
             for name, text in run.taken.items():
                 message_id = str(uuid.uuid5(uuid.UUID(name), "0"))
                 self._put(message_id, text)
                 self.handled[name] = [run.id, message_id]
                 self.rescued += name in self.withdrawn
-            run.taken = None
+            run.taken, run.has_committed = None, True
         elif self.random.random() < 0.5 and run.id != "last":
             run.taken = self._pending()
         else:
             self.run = None
             self.is_paused = self.random.random() < 0.05
+
+    def roll_back(self) -> None:
+        """Takes back the run that is there, as if it had never been."""
+        del self.runs[-1]
+        self.run, self.is_left_busy = None, True
+        self.rollbacks += 1
 
     def _put(self, message_id: str, text: str) -> None:
         """Adds a message as `add_messages` does: one of a known id takes the old one's place."""
@@ -120,7 +134,7 @@ class RacingThread:
 
     @property
     def status(self) -> str:
-        if self.run is not None:
+        if self.run is not None or self.is_left_busy:
             return "busy"
         return "interrupted" if self.is_paused or self.is_cancelled else "idle"
 
@@ -150,7 +164,11 @@ class RacingThread:
             case "runs", "create":
                 return self._create(call.options)
             case "runs", "list":
-                return self.runs[::-1]
+                going = self.run.id if self.run is not None else None
+                return [
+                    {**run, "status": "running" if run["run_id"] == going else "success"}
+                    for run in self.runs[::-1]
+                ]
         raise AssertionError(f"nobody calls {call}")
 
     def _report(self) -> dict[str, Any]:
@@ -176,6 +194,8 @@ class RacingThread:
         if self.run is not None:
             raise _refusal(ConflictError, 409, None, None)
         self._begin(str(uuid.UUID(int=self.random.getrandbits(128))), options["metadata"])
+        assert self.run is not None
+        self.run.has_committed = True
         (message,) = options["input"]["messages"]
         self._put(message["id"], message["content"])
         return {"run_id": self.runs[-1]["run_id"]}
