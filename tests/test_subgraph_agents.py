@@ -35,7 +35,6 @@ from midstream import (
     Preemption,
     ToolNode,
 )
-from midstream.ledger import NAMESPACE
 from support.steering import halt, is_sealed, ledger_of, said, steer, thread
 
 ASKED: Any = {"messages": [HumanMessage("How far is it?", id="h1")]}
@@ -437,13 +436,49 @@ async def test_where_the_graph_around_is_not_told_the_agents_own_word_counts(way
     assert await ledger.arequests() == []
 
 
-async def test_an_agent_alone_writes_no_claims() -> None:
+@pytest.mark.parametrize("is_subgraph", [False, True])
+@pytest.mark.parametrize("durability", DURABILITIES)
+async def test_a_steer_cannot_be_withdrawn_while_a_hook_is_asked_about_the_boundary_that_applies_it(
+    durability: Any, is_subgraph: bool
+) -> None:
     saver, config = InMemorySaver(), thread()
     ledger = ledger_of(saver, config)
+    refused: list[str | None] = []
+
+    async def withdraw(_: BoundaryInput) -> None:
+        [request] = (await ledger.aview()).entries
+        with pytest.raises(NotPendingError) as error:
+            await ledger.aappend({"kind": "withdraw", "id": request.id})
+        refused.append(error.value.outcome)
+
     model = FakeChatModel(answers=[["It is ", posted(ledger, steer("In metres.")), "ten"], ["Ten metres."]])
+    hook = BoundaryHook(withdraw, at={"seal"})
+    inner = agent("a", model, boundary_hooks=[hook], checkpointer=None if is_subgraph else saver)
+    graph = team(saver, inner) if is_subgraph else inner
 
-    await agent("a", model, checkpointer=saver).ainvoke(ASKED, config)
+    state = await graph.ainvoke(ASKED, config, durability=durability)
 
-    found = saver.get_tuple({"configurable": {**config["configurable"], "checkpoint_ns": NAMESPACE}})
-    assert found is not None
-    assert "claim" not in {channel for _, channel, _ in found.pending_writes or ()}
+    assert refused == ["sealed"]
+    assert [each["outcome"] for each in state["preemption"]["handled"].values()] == ["sealed"]
+    assert (await ledger.aview()).withdrawn == frozenset()
+
+
+async def test_under_exit_durability_what_is_applied_cannot_be_withdrawn_before_it_is_saved() -> None:
+    saver, config = InMemorySaver(), thread()
+    ledger = ledger_of(saver, config)
+    refused: list[str | None] = []
+
+    async def withdraw() -> None:
+        [request] = (await ledger.aview()).entries
+        with pytest.raises(NotPendingError) as error:
+            await ledger.aappend({"kind": "withdraw", "id": request.id})
+        refused.append(error.value.outcome)
+
+    post = posted(ledger, steer("In metres."))
+    model = FakeChatModel(answers=[["Hello."], ["It is ", post, "ten"], ["Ten ", withdraw, "metres."]])
+    graph = agent("a", model, checkpointer=saver)
+
+    await graph.ainvoke(ASKED, config, durability="exit")
+    state = await graph.ainvoke(ASKED_ANEW, config, durability="exit")
+
+    assert refused == [each["outcome"] for each in state["preemption"]["handled"].values()] == ["sealed"]

@@ -160,6 +160,14 @@ def outcome_at_entry(messages: Sequence[AnyMessage] | Sequence[BaseMessage]) -> 
     return "tool_boundary" if any(isinstance(each, ToolMessage) for each in since) else "entry"
 
 
+def is_answered(sealed: BaseMessage | None, messages: Sequence[BaseMessage]) -> bool:
+    """Tells whether somebody else has spoken after the answer: then there is something to go on with."""
+    after = reversed(messages) if sealed is not None else ()
+    return any(
+        isinstance(each, HumanMessage) for each in itertools.takewhile(lambda each: each is not sealed, after)
+    )
+
+
 def without_calls(answer: AIMessage) -> list[AIMessage]:
     """Returns what an answer says apart from its tool calls; nothing if that is all there is to it."""
     if not answer.text.strip():

@@ -281,7 +281,7 @@ class _Entry:
                 messages_key=node._messages_key,
                 steps_left=steps_left(self._config),
                 step=self._step.id if self._step is not None else None,
-                claims=self._step is not None and self._step.is_shared,
+                is_shared=self._step is not None and self._step.is_shared,
                 sent=sent,
             ),
             options=node._options,

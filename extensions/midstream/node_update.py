@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -10,6 +10,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send
 
+from midstream._run_notes import Claim
 from midstream.boundary import Drain, handled, turn_of
 from midstream.run import Run
 from midstream.state import Boundary, Handled, PreemptionState, Turn, merge
@@ -39,11 +40,30 @@ class Place:
     step: str | None = None
     """The step of the root graph, within which claims count; None if it cannot be told."""
 
-    claims: bool = False
-    """Whether there may be others in this step who do not see what the agent has done in it."""
+    is_shared: bool = False
+    """Whether there may be other agents in this step."""
 
     sent: Mapping[str, Any] | None = None
     """The argument of the `Send` that started the node; None where an edge did."""
+
+    def claim(
+        self, request_ids: list[str], ended: Collection[str], outcome: str | None, at: float
+    ) -> Claim | None:
+        """Returns what the agent has to note of what it takes; None if that concerns nobody.
+
+        Other agents must not take it too; and who would withdraw a request must hear that it is applied.
+        """
+        concerns_agents = self.is_shared and (request_ids or ended)
+        if self.step is None or not (concerns_agents or (outcome and request_ids)):
+            return None
+        return Claim(
+            step=self.step,
+            owner=self.owner,
+            request_ids=request_ids,
+            outcome=outcome,
+            ended=list(ended),
+            at=at,
+        )
 
     def has_steps(self, steps: int) -> bool:
         """Tells whether the run may take so many steps, and two more for what follows a turn of the model.

@@ -11,29 +11,30 @@ does one of three things, in this order:
    committed and the node goes to itself, where case 2 finds it; else the turn is over.
 
 A request that the state has as handled is marked on the ledger as well, so that a fork from an older
-checkpoint does not apply it again. Only what is found in storage is marked: under `exit` durability, and
-for a moment under `async`, the state that a node sees is not yet saved. So the last requests of a run are
-marked by the run after it, which looks for them in other branches of the thread too: it may be a fork.
+checkpoint does not apply it again; until then a claim tells those who do not see that state. Only what is
+found in storage is marked: under `exit` durability, and for a moment under `async`, the state that a node
+sees is not yet saved. So the last requests of a run are marked by the run after it, which looks for them in
+other branches of the thread too: it may be a fork.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from midstream._ledger_flow import MAX_SETTLED, View
-from midstream._run_notes import Claim, seal_note
+from midstream._run_notes import seal_note
 from midstream.boundary import (
     INCOMPLETE,
     OUT_OF_STEPS,
     Drain,
     drain,
+    is_answered,
     outcome_at_entry,
     without_calls,
 )
@@ -195,17 +196,9 @@ class Visit:
     def _claim(
         self, view: View, request_ids: list[str], ended: Collection[str], outcome: str | None = None
     ) -> Flow[None]:
-        """Tells the others of this step, who do not see this agent's state, and those who go on with it."""
-        place = self._place
-        if place.claims and place.step is not None and (request_ids or ended):
-            claim = Claim(
-                step=place.step,
-                owner=self.owner,
-                request_ids=request_ids,
-                outcome=outcome,
-                ended=list(ended),
-                at=time.time(),
-            )
+        """Tells what is decided here to all who do not see this agent's state before it is committed."""
+        claim = self._place.claim(request_ids, ended, outcome, time.time())
+        if claim is not None:
             yield WriteClaim(claim, view)
 
     def _open_boundary(self) -> Boundary | None:
@@ -266,20 +259,12 @@ class Visit:
                 update = self._updates.of()
                 self._updates.set_phase(update, "over", kind)
                 return update
-            if not todo.known and not self._is_answered(sealed):
+            if not todo.known and not is_answered(sealed, self._messages):
                 update = self._updates.of(empty=[str(boundary["message_id"])])
                 yield self._noted(boundary, view, is_empty=True)
                 self._tell("boundary", began=self._began, outcome="empty", messages=0)
                 return (yield from self._halt(update, INCOMPLETE, [], kind))
         return (yield from self._say(todo, saying, kind, outcome))
-
-    def _is_answered(self, sealed: BaseMessage | None) -> bool:
-        """Tells whether somebody else has spoken after the answer: then there is something to go on with."""
-        after = reversed(self._messages) if sealed is not None else ()
-        return any(
-            isinstance(each, HumanMessage)
-            for each in itertools.takewhile(lambda each: each is not sealed, after)
-        )
 
     def _noted(self, boundary: Boundary, view: View, *, is_empty: bool = False) -> WriteSeal:
         note = seal_note(self.run.id, str(boundary["message_id"]), time.time(), is_empty=is_empty)
