@@ -465,6 +465,17 @@ async def test_a_request_that_expires_as_an_answer_ends_is_told_as_expired() -> 
     assert words(events) == ["expired"]
 
 
+async def test_a_request_that_had_expired_before_the_answer_is_told_of_once() -> None:
+    saver, config, request = InMemorySaver(), thread(), new_id()
+    await ledger_of(saver, config).aappend(steer("Too late.", id=request, run_id=new_id()))
+    graph = agent(FakeChatModel(answers=[["A cat."]]), saver=saver)
+
+    events = await events_of(graph, ASKED, config)
+
+    assert outcomes((await graph.aget_state(config)).values) == {request: "expired"}
+    assert words(events) == ["expired"]
+
+
 async def test_a_request_for_the_first_run_of_a_turn_holds_for_the_run_that_resumes_it() -> None:
     saver, config, request, first_run = InMemorySaver(), thread(), new_id(), new_id()
     ledger = ledger_of(saver, config)

@@ -93,6 +93,11 @@ class NodeUpdates:
         self.boundary: Boundary | None = value.get("boundaries", {}).get(place.node)
         """Where the node stands as it is entered; None at the first time."""
 
+    @property
+    def settled(self) -> Collection[str]:
+        """The ids of the requests whose end this visit has taken note of."""
+        return self._settled.keys()
+
     def settle(self, todo: Drain, outcome: str) -> None:
         """Takes note of how requests have ended."""
         place = self._place

@@ -122,7 +122,7 @@ class Visit:
 
     def drain(self, view: View) -> Drain:
         """Returns what this node would settle of what the ledger says."""
-        pending = view.pending(self._value.get("handled", {}))
+        pending = view.pending({*self._value.get("handled", {}), *self._updates.settled})
         free = set(self.run.free(self.owner, [entry.id for entry in pending]))
         for claim in view.claims_of_others(self._place.step, self.owner):
             free.difference_update(claim["request_ids"])
