@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from fakes import FakeChatModel
-from support.dying import REQUEST, async_saver_at, saver_at
+from support.dying import REQUEST, agent_in, async_saver_at, saver_at
 from support.forking import Forking
 from support.steering import ASKED, agent, is_sealed, ledger_of, said, thread
 
@@ -164,6 +164,37 @@ def test_killed_after_any_write_an_accepted_steer_is_applied_exactly_once(
         assert texts[-1] == "A cat.", f"write {n}: {texts}"
         assert seen.pending == [], f"write {n}"
         assert "halt" not in seen.preemption, f"write {n}: {seen.preemption['halt']}"
+    else:
+        pytest.fail("the run never came to its end")
+    assert n > 3
+
+
+@pytest.mark.parametrize("brings", ["nothing", "new input"])
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_a_subgraph_killed_after_any_write_applies_an_accepted_steer_exactly_once(
+    forks: Forking, sqlite_uri: str, durability: str, brings: str
+) -> None:
+    """What it had come to is gone on with, or is thrown away by the input that the next run brings."""
+    for n in range(1, MAX_WRITES):
+        config = thread()
+        job = {"uri": sqlite_uri, "config": config, "moment": n, "durability": durability}
+        ended = killed(forks, **job, is_async=True, is_subgraph=True)
+        if ended == 0:
+            break
+        assert ended == -signal.SIGKILL
+
+        async with async_saver_at(sqlite_uri) as saver:
+            ledger = ledger_of(saver, config)
+            was_accepted = bool((await ledger.aview()).entries)
+            graph = agent_in(FakeChatModel(answers=[["A cat."]] * 3), saver, is_subgraph=True)
+            saved = await graph.aget_state(config)
+            goes_on = brings == "nothing" and saved.values
+            state = await graph.ainvoke(None if goes_on else ASKED, config)
+
+            texts = [text for _, text in said(state["messages"])]
+            assert texts.count("Be brief.") == int(was_accepted), f"write {n}: {texts}"
+            assert texts[-1] == "A cat.", f"write {n}: {texts}"
+            assert await ledger.arequests() == [], f"write {n}"
     else:
         pytest.fail("the run never came to its end")
     assert n > 3

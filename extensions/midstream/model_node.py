@@ -390,7 +390,10 @@ def _saved_in(found: Sequence[CheckpointTuple]) -> Saved:
 
 
 def _missed(effect: Effect) -> Any:
-    """Lets a visit go on after a note on the ledger failed: only reading it is needed to be right."""
+    """Lets a visit go on after a note on the ledger failed: no answer is to be lost for one.
+
+    Without a claim an agent still does right by itself; others may take its request after a pause.
+    """
     if isinstance(effect, ReadLedger):
         raise
     logger.warning("the ledger could not be kept tidy: %s", type(effect).__name__, exc_info=True)

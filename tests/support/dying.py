@@ -15,8 +15,10 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import START, StateGraph
 
 from fakes import ENDLESS, SILENCE, FakeChatModel
+from midstream import MidstreamState
 from support.steering import ASKED, agent, is_sealed, ledger_of, steer
 
 REQUEST = "7f0e3c54-3a5f-4a83-9a52-5a41c0cf4f0e"
@@ -95,9 +97,27 @@ async def async_saver_at(uri: str) -> AsyncIterator[BaseCheckpointSaver[Any]]:
         yield saver
 
 
-def run(uri: str, config: RunnableConfig, moment: Moment | int, durability: Any, is_async: bool) -> None:
+def agent_in(model: Any, saver: BaseCheckpointSaver[Any], *, is_subgraph: bool) -> Any:
+    """The agent, alone or as a subgraph."""
+    if not is_subgraph:
+        return agent(model, saver=saver)
+    builder = StateGraph(MidstreamState)
+    inner: Any = None
+    builder.add_node("agent", agent(model, saver=inner))
+    builder.add_edge(START, "agent")
+    return builder.compile(checkpointer=saver)
+
+
+def run(
+    uri: str,
+    config: RunnableConfig,
+    moment: Moment | int,
+    durability: Any,
+    is_async: bool,
+    is_subgraph: bool = False,
+) -> None:
     if is_async:
-        return asyncio.run(_arun(uri, config, moment, durability))
+        return asyncio.run(_arun(uri, config, moment, durability, is_subgraph))
     with saver_at(uri) as saver:
         saver.moment = moment  # type: ignore[attr-defined]
         request = steer("Be brief.", id=REQUEST)
@@ -107,11 +127,13 @@ def run(uri: str, config: RunnableConfig, moment: Moment | int, durability: Any,
                 ["A cat."],
             ]
         )
-        agent(model, saver=saver).invoke(ASKED, config, durability=durability)
+        agent_in(model, saver, is_subgraph=is_subgraph).invoke(ASKED, config, durability=durability)
     return None
 
 
-async def _arun(uri: str, config: RunnableConfig, moment: Moment | int, durability: Any) -> None:
+async def _arun(
+    uri: str, config: RunnableConfig, moment: Moment | int, durability: Any, is_subgraph: bool
+) -> None:
     async with async_saver_at(uri) as saver:
         saver.moment = moment  # type: ignore[attr-defined]
         request = steer("Be brief.", id=REQUEST)
@@ -121,4 +143,5 @@ async def _arun(uri: str, config: RunnableConfig, moment: Moment | int, durabili
                 ["A cat."],
             ]
         )
-        await agent(model, saver=saver).ainvoke(ASKED, config, durability=durability)
+        graph = agent_in(model, saver, is_subgraph=is_subgraph)
+        await graph.ainvoke(ASKED, config, durability=durability)
