@@ -419,7 +419,7 @@ def test_an_option_that_cannot_work_is_refused_at_once(options: dict[str, Any], 
         Preemption(**options)
 
 
-@pytest.mark.parametrize("at", [{"seel"}, frozenset(), "se", 5, None, [["seal"]], {"seal", 5}], ids=repr)
+@pytest.mark.parametrize("at", [{"seel"}, frozenset(), "se", 5, None, [["seal"]], ("seal", 5)], ids=repr)
 def test_a_hook_is_registered_for_boundaries_that_exist(at: Any) -> None:
     with pytest.raises(ConfigurationError, match="'seal', 'tools' and 'end'"):
         BoundaryHook(lambda _: None, at=at)

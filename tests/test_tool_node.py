@@ -428,7 +428,7 @@ def browse(url: str) -> str:
         ({"host_tools": BROWSER}, "must be a list of tools"),
         ({"host_tools": ["browse"]}, "says nothing of its arguments"),
     ],
-    ids=str,
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else each,
 )
 def test_what_cannot_work_is_refused_at_once(rules: Any, says: str, effects: Effects) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(says)):
