@@ -246,6 +246,8 @@ def test_processes_that_write_while_another_consumes_lose_nothing(
 ) -> None:
     stores: list[tuple[Any, str]] = [(PostgresSaver, postgres_tables), (SqliteSaver, str(tmp_path / "db"))]
     uris = [uri for _, uri in stores]
+    with SqliteSaver.from_conn_string(uris[1]) as saver:
+        saver.setup()  # five that do so at once may find the new file locked
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, thread_id, name, "15", *uris],
