@@ -274,15 +274,23 @@ LOOKS, LOOK_SECONDS = 10, 0.02
 SPENT = [(RESUME, None)]
 
 
-def spend_bare_answer(config: RunnableConfig, pauses: Pauses) -> None:
-    """Wipes out the bare answer that was there when this run began; called before a question is saved."""
+def _where_to_spend(config: RunnableConfig, pauses: Pauses) -> Any:
+    """Returns the saver that keeps a bare answer, or is about to; None if nothing is to be wiped out."""
     saver = _conf(config).get(CHECKPOINTER)
     if pauses.bare is None or not saver:
-        return
+        return None
     if _saves_late(config):
         pauses.bare(True)
         if pauses.kept_at is None:
-            return
+            return None
+    return saver
+
+
+def spend_bare_answer(config: RunnableConfig, pauses: Pauses) -> None:
+    """Wipes out the bare answer that was there when this run began; called before a question is saved."""
+    saver = _where_to_spend(config, pauses)
+    if saver is None:
+        return
 
     kept_at = pauses.kept_at
     for _ in range(LOOKS):
@@ -296,13 +304,9 @@ def spend_bare_answer(config: RunnableConfig, pauses: Pauses) -> None:
 
 async def aspend_bare_answer(config: RunnableConfig, pauses: Pauses) -> None:
     """Same as `spend_bare_answer`, but awaited."""
-    saver = _conf(config).get(CHECKPOINTER)
-    if pauses.bare is None or not saver:
+    saver = _where_to_spend(config, pauses)
+    if saver is None:
         return
-    if _saves_late(config):
-        pauses.bare(True)
-        if pauses.kept_at is None:
-            return
 
     kept_at = pauses.kept_at
     for _ in range(LOOKS):
