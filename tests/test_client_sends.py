@@ -82,15 +82,22 @@ def test_a_steer_that_finds_no_safe_point_in_time_stays_and_says_so() -> None:
     assert list(thread.entries) == [late.value.request_id]
 
 
+async def begun(host: Host, thread_id: str) -> Any:
+    """Starts a run, and returns it once its model is to come."""
+    run = await host.runs.create(thread_id, "long", input=said("Hello"))
+    async with asyncio.timeout(10):
+        while not (await host.threads.get_state(thread_id))["next"]:
+            await asyncio.sleep(0.02)
+    return run
+
+
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_a_text_sent_after_a_cancel_starts_a_run(hosted_url: str, kind: str) -> None:
     """Such a thread is `interrupted`, with its model still to come, and there is nothing to answer."""
     host = Host(hosted_url, kind)
     thread_id = await host.thread()
-    run = await host.runs.create(thread_id, "long", input=said("Hello"))
+    run = await begun(host, thread_id)
     async with asyncio.timeout(10):
-        while not (await host.threads.get_state(thread_id))["next"]:
-            await asyncio.sleep(0.02)
         await host.runs.cancel(thread_id, run["run_id"])
         while (await host.threads.get(thread_id))["status"] != "interrupted":
             await asyncio.sleep(0.02)
@@ -134,10 +141,8 @@ async def test_a_text_sent_after_a_rollback_starts_a_run(hosted_url: str, kind: 
     """The server leaves such a thread `busy` if nobody listens, with no run."""
     host = Host(hosted_url, kind)
     thread_id = await host.thread()
-    run = await host.runs.create(thread_id, "long", input=said("Hello"))
+    run = await begun(host, thread_id)
     async with asyncio.timeout(10):
-        while not (await host.threads.get_state(thread_id))["next"]:
-            await asyncio.sleep(0.02)
         await host.runs.cancel(thread_id, run["run_id"], action="rollback")
         while await host.runs.list(thread_id):
             await asyncio.sleep(0.02)
