@@ -45,15 +45,15 @@ def main() -> int:
     try:
         with server() as url:
             asyncio.run(session(url))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError) as stopped:
         say("\n\nInterrupted; everything that was started is ended.")
-        return 130
+        return 128 + (signal.SIGINT if isinstance(stopped, KeyboardInterrupt) else signal.SIGTERM)
     say(f"\n{GREEN}Done; everything that was started is ended.{PLAIN}")
     return 0
 
 
 async def session(url: str) -> None:
-    async with get_client(url=url, api_key=None) as client:
+    async with cancelled_by(signal.SIGTERM), get_client(url=url, api_key=None) as client:
         say(f"\n{BOLD}1. Steer{PLAIN}   the person changes their mind in mid-sentence\n")
         thread: str = (await client.threads.create())["thread_id"]
         screen = Screen()
@@ -139,6 +139,19 @@ async def show_thread(client: LangGraphClient, thread: str) -> None:
         short = text if len(text) <= 72 else f"{text[:46]} … {text[-22:]}"
         mark = f"  {YELLOW}[sealed]{PLAIN}" if "preemption" in message.get("response_metadata", {}) else ""
         say(f"{DIM}        {message['type']:<6}{PLAIN}{short}{mark}")
+
+
+@contextlib.asynccontextmanager
+async def cancelled_by(number: signal.Signals) -> AsyncIterator[None]:
+    """Lets a signal cancel this task, like Ctrl-C: what a handler raises can be lost, in `__del__` say."""
+    loop, task, before = asyncio.get_running_loop(), asyncio.current_task(), signal.getsignal(number)
+    assert task is not None
+    loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(number)
+        signal.signal(number, before)
 
 
 class Screen:
