@@ -20,6 +20,8 @@ DISTRIBUTED_STAMP := $(DISTRIBUTED)/.installed
 SOURCES := extensions sdk_client graphs tests docs $(wildcard bench)
 # The interpreter to make .venv with. Unset: the first of these that is 3.11 or newer and can make one.
 PYTHON ?=
+# How many processes share the tests; a file's tests stay together, since they share a server. 0: this process alone.
+WORKERS ?= 2
 CANDIDATES := python3.11 python3.12 python3.13 python3.14 python3 python
 
 # Without byte code each start of a server process takes seconds longer.
@@ -46,7 +48,7 @@ dev: $(STAMP)
 	@$(BIN)/python -m langgraph_cli dev --no-browser
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-distributed: $(STAMP) $(DISTRIBUTED_STAMP)
 	$(BIN)/python -m pytest --timeout 300 tests/distributed $(ARGS)
