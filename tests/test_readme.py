@@ -73,8 +73,15 @@ def test_the_readme_s_server_configuration_is_that_of_the_checkout_in_short() ->
     assert shown.keys() <= ours.keys()
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_links_between_pages_lead_somewhere(page: str) -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text())
+PAGES = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
 
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_points_to_is_there(page: Path) -> None:
+    text = page.read_text()
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    files = re.findall(r"(?<![\w./])(?:tests|graphs|bench|docs|extensions|sdk_client)/[\w./]*\w", text)
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert [file for file in files if not (ROOT / file).exists()] == []
