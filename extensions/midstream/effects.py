@@ -81,6 +81,9 @@ class AskHook:
     hook: BoundaryHook
     given: BoundaryInput
 
+    may_pause: bool = True
+    """Whether everything of the visit so far would be found again after a pause."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallModel:

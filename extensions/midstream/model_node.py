@@ -222,7 +222,8 @@ class _Entry:
                 if isinstance(effect, CallModel):
                     result = self._call(effect.call, ledger, visit)
                 elif isinstance(effect, AskHook):
-                    result = effect.hook.call(effect.given, visit.options.hook_timeout)
+                    timeout = visit.options.hook_timeout
+                    result = effect.hook.call(effect.given, timeout, may_pause=effect.may_pause)
                 else:
                     self._add_to_trace(effect, visit)
                     result = self._perform(effect, ledger)
@@ -242,7 +243,8 @@ class _Entry:
                 if isinstance(effect, CallModel):
                     result = await self._acall(effect.call, ledger, visit)
                 elif isinstance(effect, AskHook):
-                    result = await effect.hook.acall(effect.given, visit.options.hook_timeout)
+                    timeout = visit.options.hook_timeout
+                    result = await effect.hook.acall(effect.given, timeout, may_pause=effect.may_pause)
                 else:
                     self._add_to_trace(effect, visit)
                     result = await self._aperform(effect, ledger)
