@@ -28,6 +28,7 @@ from midstream._host import (
 from midstream._run_notes import counts
 from midstream.boundary import messages_of
 from midstream.effects import (
+    Apply,
     AskHook,
     CallModel,
     Effect,
@@ -342,6 +343,8 @@ class _Entry:
                     return ledger.record_seal(note, view)
                 case WriteClaim(claim, view):
                     return ledger.record_claim(claim, view)
+                case Apply(claim, view):
+                    return ledger.apply(claim, view)
         except Exception:
             return _missed(effect)
 
@@ -364,6 +367,8 @@ class _Entry:
                     return await ledger.arecord_seal(note, view)
                 case WriteClaim(claim, view):
                     return await ledger.arecord_claim(claim, view)
+                case Apply(claim, view):
+                    return await ledger.aapply(claim, view)
         except Exception:
             return _missed(effect)
 
@@ -399,4 +404,6 @@ def _missed(effect: Effect) -> Any:
     if isinstance(effect, ReadLedger):
         raise
     logger.warning("the ledger could not be kept tidy: %s", type(effect).__name__, exc_info=True)
+    if isinstance(effect, Apply):
+        return effect.claim["request_ids"]
     return Saved() if isinstance(effect, ReadSaved) else None

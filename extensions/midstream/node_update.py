@@ -47,14 +47,10 @@ class Place:
     """The argument of the `Send` that started the node; None where an edge did."""
 
     def claim(
-        self, request_ids: list[str], ended: Collection[str], outcome: str | None, at: float
+        self, request_ids: list[str], at: float, *, ended: Collection[str] = (), outcome: str | None = None
     ) -> Claim | None:
-        """Returns what the agent has to note of what it takes; None if that concerns nobody.
-
-        Other agents must not take it too; and who would withdraw a request must hear that it is applied.
-        """
-        concerns_agents = self.is_shared and (request_ids or ended)
-        if self.step is None or not (concerns_agents or (outcome and request_ids)):
+        """Returns what the agent has to note of what it takes or ends; None where that cannot be told."""
+        if self.step is None:
             return None
         return Claim(
             step=self.step,

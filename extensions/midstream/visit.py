@@ -39,6 +39,7 @@ from midstream.boundary import (
     without_calls,
 )
 from midstream.effects import (
+    Apply,
     AskHook,
     CallModel,
     Flow,
@@ -88,6 +89,8 @@ class Visit:
         self._talk = Talk(place, self._updates, messages)
         place.run.enter(place.input)
         self._began = time.time()
+        self._lost: set[str] = set()
+        """Requests that were withdrawn, or another agent's, when this one came to claim them."""
 
     def _tell(self, event: Event, *, began: float | None, **facts: Any) -> None:
         place = self._place
@@ -122,7 +125,7 @@ class Visit:
 
     def drain(self, view: View) -> Drain:
         """Returns what this node would settle of what the ledger says."""
-        pending = view.pending({*self._value.get("handled", {}), *self._updates.settled})
+        pending = view.pending({*self._value.get("handled", {}), *self._updates.settled, *self._lost})
         free = set(self.run.free(self.owner, [entry.id for entry in pending]))
         for claim in view.claims_of_others(self._place.step, self.owner):
             free.difference_update(claim["request_ids"])
@@ -185,8 +188,8 @@ class Visit:
         if todo.expired:
             self.emitter.emit("expired", request_ids=[entry.id for entry in todo.expired])
         self._updates.settle(todo.quiet, "entry")
-        yield from self._claim(view, [entry.id for entry in todo.applied], self._updates.restarts, outcome)
-        return todo
+        yield from self._tell_agents(view, [], self._updates.restarts)
+        return (yield from self._apply(todo, view, outcome))
 
     def _take_if_possible(self, view: View, outcome: str) -> Flow[Drain]:
         """Same as `_take`; only, without the steps to go on with, requests are left to the next run."""
@@ -194,12 +197,19 @@ class Visit:
             return (yield from self._take(view, outcome))
         return Drain()
 
-    def _claim(
-        self, view: View, request_ids: list[str], ended: Collection[str], outcome: str | None = None
-    ) -> Flow[None]:
-        """Tells what is decided here to all who do not see this agent's state before it is committed."""
-        claim = self._place.claim(request_ids, ended, outcome, time.time())
-        if claim is not None:
+    def _apply(self, todo: Drain, view: View, outcome: str) -> Flow[Drain]:
+        """Leaves out what was withdrawn in the last moment, and tells who would withdraw the rest."""
+        claim = self._place.claim([entry.id for entry in todo.applied], time.time(), outcome=outcome)
+        if claim is None or not claim["request_ids"]:
+            return todo
+        mine: list[str] = yield Apply(claim, view)
+        self._lost.update({*claim["request_ids"]} - {*mine})
+        return todo.only(mine)
+
+    def _tell_agents(self, view: View, request_ids: list[str], ended: Collection[str]) -> Flow[None]:
+        """Tells other agents what they must not do too; they do not see this state before it is committed."""
+        claim = self._place.claim(request_ids, time.time(), ended=ended)
+        if claim is not None and self._place.is_shared and (request_ids or ended):
             yield WriteClaim(claim, view)
 
     def _open_boundary(self) -> Boundary | None:
@@ -367,7 +377,7 @@ class Visit:
         view: View = yield ReadLedger()
         if self.drain(view).halts and self.options.hooks_at("end"):
             # They may pause, and would find that the answer was never begun: so that is committed first.
-            yield from self._claim(view, [], self._updates.restarts)
+            yield from self._tell_agents(view, [], self._updates.restarts)
             update = self._updates.of()
             self._updates.set_phase(update, "going", "entry")
             return self._updates.again(update)
@@ -375,7 +385,7 @@ class Visit:
         return (yield from self._say(todo, said_by(todo), "entry", "entry"))
 
     def _seal(self, answer: AIMessage, call: NodeCall, view: View) -> Flow[Update]:
-        yield from self._claim(view, call.claimed, [str(answer.id)])
+        yield from self._tell_agents(view, call.claimed, [str(answer.id)])
         answer = tidy_sealed(answer)
         answer.response_metadata[SEALED_KEY] = {
             "sealed": True,
@@ -395,11 +405,11 @@ class Visit:
             # The tools must not act any more, so the halt is settled together with the turn that calls them.
             view: View = yield ReadLedger()
             halting = Drain(halts=self.drain(view).halts)
+            self.run.take(self.owner, [entry.id for entry in halting.halts])
             if halting.halts and not is_held and self.options.hooks_at("end") and self._place.has_steps(1):
-                self.run.take(self.owner, [entry.id for entry in halting.halts])
                 return self._hold(answer)
-            if halting.halts:
-                return (yield from self._halt_with(answer, halting, "tool_boundary", view, may_pause=is_held))
+            if (halting := (yield from self._apply(halting, view, "tool_boundary"))).halts:
+                return (yield from self._halt_with(answer, halting, "tool_boundary", may_pause=is_held))
         if self._is_out_of_steps:
             update = self._updates.of(without_calls(answer))
             return (yield from self._halt(update, OUT_OF_STEPS, Drain(), "end", may_pause=is_held))
@@ -439,19 +449,14 @@ class Visit:
             return self._updates.again(update)
         if todo.halts:
             halting = Drain(halts=todo.halts)
-            return (yield from self._halt_with(answer, halting, "turn_end", view, may_pause=False))
+            return (yield from self._halt_with(answer, halting, "turn_end", may_pause=False))
         if hooks:
             self._talk.lacks_steps("boundary hooks at the turn's end are not asked")
         update = self._updates.of([answer])
         self._updates.close(update)
         return update
 
-    def _halt_with(
-        self, answer: AIMessage, halting: Drain, outcome: str, view: View, *, may_pause: bool
-    ) -> Flow[Update]:
-        request_ids = [entry.id for entry in halting.halts]
-        self.run.take(self.owner, request_ids)
-        yield from self._claim(view, request_ids, [], outcome)
+    def _halt_with(self, answer: AIMessage, halting: Drain, outcome: str, *, may_pause: bool) -> Flow[Update]:
         self._updates.settle(halting, outcome)
         reason = str(halting.halts[0].reason)
         update = self._updates.of([answer])
