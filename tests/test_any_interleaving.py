@@ -121,6 +121,9 @@ async def test_every_request_ends_once_and_no_message_is_lost(seed: int, is_canc
     steers = {name for name, request in posted.items() if request["kind"] == "steer"}
     assert len(steered) == len(set(steered))
     assert set(handled) | back == set(posted)
+    assert not set(handled) & back, (
+        "what was taken back is not applied, and what is applied is not taken back"
+    )
     assert set(steered) == steers & set(handled)
     if is_cancelled:  # what was told and not saved is told again, and a resumed run has told nobody
         return

@@ -22,7 +22,7 @@ from midstream.glance import Glances, glances_by_saver, glances_of
 from midstream.pace import Pace
 from midstream.run import Run
 from midstream.watch import WatchedCall, awatching
-from midstream_client.protocol import parse_request
+from midstream_client.protocol import SteerRequest
 from support.ledgers import steer
 
 WITHIN_SECONDS = 20
@@ -70,7 +70,7 @@ async def saver(postgres_tables: str) -> AsyncIterator[AsyncPostgresSaver]:
 
 async def post_unseen(ledger: Ledger, text: str) -> str:
     """Posts as another process does: the ledger is written, and nobody here is woken."""
-    request = parse_request(steer(text))
+    request = SteerRequest.model_validate(steer(text))
     return (await ledger._arun(flow.append(ledger._thread_id, request, 1.0))).id
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,6 +29,8 @@ from midstream import (
     NotPendingError,
     RequestConflictError,
 )
+from midstream import _ledger_flow as flow
+from midstream._run_notes import Claim
 from midstream.ledger import NAMESPACE, Entry, HaltRecord, View, root_id
 from midstream_client.protocol import MAX_PENDING, HaltRequest, SteerRequest
 from support.ledgers import halt, marked, steer, texts, withdraw
@@ -253,6 +256,39 @@ async def test_only_what_is_pending_can_be_withdrawn(opened: Open, thread_id: st
     await ledger.amark(marked(entry))
     with pytest.raises(NotPendingError, match="has ended as 'sealed'"):
         await ledger.aappend(withdraw(entry.id))
+
+
+async def test_a_request_is_applied_or_withdrawn_by_who_is_first(opened: Open, thread_id: str) -> None:
+    ledger = opened.ledger(thread_id)
+    first, second = await ledger.aappend(steer("one")), await ledger.aappend(steer("two"))
+    seen = await ledger.aview()
+    claim = Claim(
+        step="s", owner="model", request_ids=[first, second], outcome="entry", ended=[], at=time.time()
+    )
+
+    await ledger.aappend(withdraw(first))
+
+    assert await ledger.aapply(claim, seen) == [second]
+    for _ in range(2):
+        with pytest.raises(NotPendingError, match="has ended as 'entry'"):
+            await ledger.aappend(withdraw(second))
+        assert await ledger.aapply({**claim, "owner": "another"}, seen) == []
+        assert await ledger.aapply(claim, seen) == [second]
+        await settle_many(ledger, 40)
+    assert (await ledger.aview()).root > 1
+    assert [entry.id for entry in (await ledger.aview()).pending()] == [second]
+
+
+async def test_what_was_withdrawn_in_the_first_form_of_the_record_stays_so(thread_id: str) -> None:
+    ledger = Ledger(InMemorySaver(), thread_id)
+    request_id = await ledger.aappend(steer("go"))
+    record = {"thread": flow.digest_of(thread_id), "id": request_id}
+    await ledger._arun(flow.settle(1, flow.Write(0, str(uuid.uuid4()), "withdraw", record)))
+
+    await ledger.aappend(withdraw(request_id))
+
+    assert await ledger.arequests() == []
+    assert request_id in (await ledger.aview()).withdrawn
 
 
 async def test_a_request_that_was_withdrawn_and_applied_at_once_was_applied(

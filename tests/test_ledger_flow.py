@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midstream import NotPendingError
+from midstream import NotPendingError, _claims
 from midstream import _ledger_flow as flow
-from midstream._run_notes import HaltRecord
-from midstream_client.protocol import parse_request
+from midstream._run_notes import Claim, HaltRecord
+from midstream_client.protocol import SteerRequest
 from support.examples import examples
-from support.ledgers import marked, steer, withdraw
+from support.ledgers import marked, steer
 
 THREAD = "t"
 SETTLED = flow.MAX_SETTLED
@@ -84,33 +85,46 @@ def request_id(number: int) -> str:
     return str(uuid.UUID(int=number))
 
 
+def wanted(text: str, number: int) -> SteerRequest:
+    return SteerRequest.model_validate(steer(text, id=request_id(number)))
+
+
 def accept(store: Store, number: int) -> flow.Entry:
-    store.run(flow.append(THREAD, parse_request(steer(str(number), id=request_id(number))), float(number)))
+    store.run(flow.append(THREAD, wanted(str(number), number), float(number)))
     return next(entry for entry in store.view().entries if entry.id == request_id(number))
 
 
 A, B, LATE = 101, 102, 103
 
 
-def _prepared() -> Store:
+def _prepared(n_settled: int) -> Store:
     store = Store()
-    settled = [accept(store, number) for number in range(1, SETTLED + 1)]
+    settled = [accept(store, number) for number in range(1, n_settled + 1)]
     store.run(flow.mark(THREAD, marked(*settled)))
     accept(store, A)
     accept(store, B)
     return store
 
 
-RIPE = _prepared()
+RIPE = _prepared(SETTLED)
 """Two pending requests on a root that is ripe for replacement."""
+
+PLAIN = _prepared(0)
+"""The same two on a root that stays."""
 
 
 def append_late(store: Store) -> flow.Flow[Any]:
-    return flow.append(THREAD, parse_request(steer("late", id=request_id(LATE))), 1.0)
+    return flow.append(THREAD, wanted("late", LATE), 1.0)
 
 
 def withdraw_b(store: Store) -> flow.Flow[Any]:
-    return flow.append(THREAD, parse_request(withdraw(request_id(B))), 1.0)
+    return _claims.withdraw(THREAD, request_id(B))
+
+
+def apply_b(store: Store) -> flow.Flow[Any]:
+    """An agent that has read the ledger as everybody begins, and claims only now."""
+    claim = Claim(step="s", owner="model", request_ids=[request_id(B)], outcome="entry", ended=[], at=1.0)
+    return _claims.apply(THREAD, claim, store.view())
 
 
 def mark_a(store: Store) -> flow.Flow[Any]:
@@ -134,6 +148,9 @@ OPERATIONS: dict[str, Callable[[Store], flow.Flow[Any]]] = {
     "append": append_late,
     "append again": append_late,
     "withdraw": withdraw_b,
+    "withdraw again": withdraw_b,
+    "apply": apply_b,
+    "apply again": apply_b,
     "mark": mark_a,
     "halt": halt_run,
     "rotate": rotate,
@@ -141,9 +158,9 @@ OPERATIONS: dict[str, Callable[[Store], flow.Flow[Any]]] = {
 }
 
 
-def play(names: Sequence[str], choices: Iterator[int]) -> None:
+def play(names: Sequence[str], choices: Iterator[int], begin: Store = RIPE) -> Store:
     """Lets actors take turns as chosen, where the choice beyond the last one is that nobody goes on."""
-    store = Store(RIPE.roots)
+    store = Store(begin.roots)
     actors = {name: Actor(store, OPERATIONS[name](store)) for name in names}
     while live := [name for name, actor in actors.items() if not actor.is_done]:
         choice = next(choices, 0)
@@ -151,15 +168,16 @@ def play(names: Sequence[str], choices: Iterator[int]) -> None:
             break
         actors[live[choice]].step()
 
-    check(store, actors)
+    check(store, actors, begin)
     # Whoever comes next finds it as it was, completes what was left behind, and it stays.
     for _ in range(3):
         store.run(look_and_rotate(store))
-        check(store, actors)
+        check(store, actors, begin)
     assert store.view().carried
+    return store
 
 
-def check(store: Store, actors: dict[str, Actor]) -> None:
+def check(store: Store, actors: dict[str, Actor], begin: Store) -> None:
     view = store.view()
     done = {name for name, actor in actors.items() if actor.is_done}
     pending = [entry.id for entry in view.pending()]
@@ -170,15 +188,24 @@ def check(store: Store, actors: dict[str, Actor]) -> None:
     if "mark" in done:
         assert request_id(A) not in pending
         assert view.marks[request_id(A)]["outcome"] == "sealed"
-    if "withdraw" not in actors:
+    applied = [actors[name].result for name in done & {"apply", "apply again"}]
+    withdrawn = [actors[name].result for name in done & {"withdraw", "withdraw again"}]
+    if not actors.keys() & {"withdraw", "withdraw again"}:
         assert request_id(B) in pending
-    if "withdraw" in done:
+    if any(isinstance(result, flow.Accepted) for result in withdrawn):
         assert request_id(B) not in pending
+        assert not any(applied)
+        assert not any(isinstance(result, NotPendingError) for result in withdrawn)
+    if any(applied):
+        assert request_id(B) in pending
+        assert all(applied), "who comes again for an agent has what it had"
+        assert all(isinstance(result, NotPendingError) for result in withdrawn)
+        assert view.verdicts[request_id(B)]["claim"] is not None
     if done & {"append", "append again"}:
         assert request_id(LATE) in pending
     if "halt" in done:
         assert [halt["run_id"] for halt in view.halts] == ["r"]
-    settled = {request_id(number) for number in range(1, SETTLED + 1)}
+    settled = {entry.id for entry in begin.view().entries} - {request_id(A), request_id(B)}
     assert settled.isdisjoint(pending)
     assert settled <= view.marks.keys()
 
@@ -218,6 +245,17 @@ def test_two_actors_in_every_order_and_dying_anywhere_lose_nothing(other: str) -
     assert played > 100
 
 
+@pytest.mark.parametrize("other", ["withdraw", "withdraw again", "apply again"])
+def test_a_request_is_applied_or_withdrawn_wherever_two_get_in_each_others_way(other: str) -> None:
+    """Each goes so far, then the other, then the first again, and the other to its end."""
+    won = set()
+    for first, second, again in itertools.product(range(8), range(8), range(8)):
+        turns = [0] * first + [1] * second + [0] * again + [1] * 20
+        store = play(["apply", other], iter(turns), PLAIN)
+        won.add(request_id(B) in [entry.id for entry in store.view().pending()])
+    assert won == ({True} if other == "apply again" else {True, False})
+
+
 def test_who_posts_again_for_a_dead_writer_does_not_trust_a_root_that_is_about_to_go() -> None:
     store = Store(RIPE.roots)
     writer, rotator = Actor(store, append_late(store)), Actor(store, rotate(store))
@@ -236,7 +274,7 @@ def test_who_posts_again_for_a_dead_writer_does_not_trust_a_root_that_is_about_t
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    names=st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=2, max_size=6, unique=True),
+    names=st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=2, max_size=7, unique=True),
     choices=st.lists(st.integers(0, 6), max_size=60),
 )
 def test_many_actors_in_any_order_lose_nothing(names: list[str], choices: list[int]) -> None:

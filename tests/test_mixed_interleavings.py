@@ -310,8 +310,8 @@ class Random(Agent):
         assert view.pending(handled) == []
         for n, request in enumerate(self.accepted):
             is_handled = request["id"] in handled
-            assert is_handled or request["id"] in view.withdrawn
-            assert is_handled or request["id"] in self.withdrawn
+            assert is_handled != (request["id"] in view.withdrawn)
+            assert is_handled != (request["id"] in self.withdrawn)
             if request["kind"] == "steer":
                 assert texts[f"Steer {n}"] == int(is_handled)
         assert {each.id: each.text for each in messages if each.id in self.at_seal} == self.at_seal

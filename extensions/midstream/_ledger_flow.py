@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from midstream import _run_notes as notes
-from midstream._run_notes import ARCHIVE, Claim, HaltRecord, Page, RunNote
-from midstream.errors import LedgerFullError, NotPendingError, RequestConflictError
+from midstream._run_notes import ARCHIVE, Claim, HaltRecord, Page, RunNote, Verdict
+from midstream.errors import LedgerFullError, RequestConflictError
 from midstream.state import Handled
-from midstream_client.protocol import MAX_PENDING, HaltRequest, Request, SteerRequest, WithdrawRequest
+from midstream_client.protocol import MAX_PENDING, HaltRequest, SteerRequest
 
 MAX_SETTLED = 32
 """How many writes that no longer count a root may hold before it is replaced."""
@@ -76,7 +76,10 @@ class View:
     """How often runs were sealed, by run id."""
 
     claims: tuple[Claim, ...] = ()
-    """Oldest first."""
+    """Oldest first; without those that are verdicts."""
+
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    """The last verdict on each request that has one, by the request's id."""
 
     has_archive: bool = False
     """Whether there are notes of older runs on root 0."""
@@ -95,11 +98,18 @@ class View:
         done = {*self.marks, *self.withdrawn, *handled}
         return [entry for entry in self.entries if entry.id not in done]
 
+    @property
+    def settled(self) -> int:
+        """How many writes of the newest root no longer count."""
+        waiting = [entry.id for entry in self.pending()]
+        return self.size - len(waiting) - sum(name in self.verdicts for name in waiting)
+
     def claims_of_others(self, step: str | None, owner: str) -> list[Claim]:
         """Returns the claims of this step that neither this agent has made, nor one in the graph so named."""
+        applied = [claim for each in self.verdicts.values() if (claim := each["claim"]) is not None]
         return [
             claim
-            for claim in self.claims
+            for claim in [*self.claims, *applied]
             if claim["step"] == step
             and claim["owner"] != owner
             and not claim["owner"].startswith(f"{owner}|")
@@ -169,7 +179,8 @@ def digest_of(thread_id: str) -> str:
     return hashlib.sha256(thread_id.encode()).hexdigest()[:16]
 
 
-def _task(digest: str, *what: str) -> str:
+def task_of(digest: str, *what: str) -> str:
+    """Returns the task id of a write that says this."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, ":".join(("midstream", digest, *what))))
 
 
@@ -186,6 +197,7 @@ def view_of(thread_id: str, *roots: Root) -> View:
     halts: dict[str, HaltRecord] = {}
     runs: dict[str, RunNote] = {}
     claims: dict[str, Claim] = {}
+    verdicts: dict[str, Verdict] = {}
     has_archive = False
     for root in reversed(roots):
         for _, channel, value in root.writes:
@@ -194,8 +206,14 @@ def view_of(thread_id: str, *roots: Root) -> View:
             if channel == "request":
                 entry = _entry(value)
                 entries[entry.id] = entry
-            elif channel == "withdraw":
+            elif channel == "withdraw":  # of ledgers of earlier versions
                 withdrawn.add(value["id"])
+            elif channel == "verdict":
+                verdict: Verdict = value["verdict"]
+                last = verdicts.get(verdict["id"])
+                # Of two roots that have the same one the newer says what stands; see `_claims`.
+                if last is None or verdict["n"] >= last["n"]:
+                    verdicts[verdict["id"]] = verdict
             elif channel == "mark":
                 marks |= {
                     name: new for name, new in value["marks"].items() if _supersedes(new, marks.get(name))
@@ -205,16 +223,17 @@ def view_of(thread_id: str, *roots: Root) -> View:
             elif channel == "seal":
                 notes.add(runs, [value["seal"]])
             elif channel == "claim":
-                claims[_claim_task(digest, value["claim"])] = value["claim"]
+                claims[claim_task(digest, value["claim"])] = value["claim"]
             elif channel == "carried":
                 old_marks |= value["marks"]
                 halts |= {halt["run_id"]: halt for halt in value["halts"]}
                 # Ledgers of earlier versions have neither.
                 notes.add(runs, value.get("runs", ()))
-                claims |= {_claim_task(digest, claim): claim for claim in value.get("claims", ())}
+                claims |= {claim_task(digest, claim): claim for claim in value.get("claims", ())}
                 has_archive = has_archive or value.get("has_archive", False)
 
     newest = roots[0]
+    withdrawn.update(name for name, last in verdicts.items() if last["claim"] is None)
     return View(
         root=newest.n,
         entries=tuple(sorted(entries.values(), key=lambda entry: (entry.accepted_at, entry.id))),
@@ -222,6 +241,7 @@ def view_of(thread_id: str, *roots: Root) -> View:
         withdrawn=frozenset(withdrawn),
         halts=tuple(sorted(halts.values(), key=lambda halt: (halt["at"], halt["run_id"]))),
         runs=runs,
+        verdicts=verdicts,
         claims=tuple(sorted(claims.values(), key=lambda claim: claim["at"])),
         has_archive=has_archive,
         size=len(newest.writes),
@@ -260,12 +280,9 @@ def pending(thread_id: str) -> Flow[list[Entry]]:
     return view.pending(handled)
 
 
-def append(thread_id: str, request: Request, now: float) -> Flow[Accepted]:
+def append(thread_id: str, request: SteerRequest | HaltRequest, now: float) -> Flow[Accepted]:
     """Puts a request on the ledger; one that is there already is left as it is, so that a host may retry."""
     view = yield from look(thread_id)
-    if isinstance(request, WithdrawRequest):
-        return (yield from _withdraw(thread_id, request.id, view))
-
     if request.id in view.marks:
         return Accepted(request.id, view.root)
     entry = next((known for known in view.entries if known.id == request.id), None)
@@ -279,7 +296,7 @@ def append(thread_id: str, request: Request, now: float) -> Flow[Accepted]:
         return Accepted(request.id, view.root)
     # An entry that is only on a root about to go is written again: nobody else may be left to do it.
 
-    root = yield from _settle(view.root, _entry_write(thread_id, entry, view.foreign))
+    root = yield from settle(view.root, _entry_write(thread_id, entry, view.foreign))
     return Accepted(request.id, root)
 
 
@@ -295,8 +312,8 @@ def mark(thread_id: str, marks: Mapping[str, Mark]) -> Flow[None]:
     if new:
         digest = digest_of(thread_id)
         outcomes = [f"{name}={new[name]['outcome']}" for name in sorted(new)]
-        write = Write(0, _task(digest, "mark", *outcomes), "mark", {"thread": digest, "marks": new})
-        yield from _settle(view.root, write)
+        write = Write(0, task_of(digest, "mark", *outcomes), "mark", {"thread": digest, "marks": new})
+        yield from settle(view.root, write)
 
 
 def record_halt(thread_id: str, record: HaltRecord) -> Flow[None]:
@@ -306,7 +323,7 @@ def record_halt(thread_id: str, record: HaltRecord) -> Flow[None]:
         return
     digest = digest_of(thread_id)
     value = {"thread": digest, "halt": dict(record)}
-    yield from _settle(view.root, Write(0, _task(digest, "halt", record["run_id"]), "halt", value))
+    yield from settle(view.root, Write(0, task_of(digest, "halt", record["run_id"]), "halt", value))
 
 
 def record_seal(thread_id: str, note: RunNote, view: View) -> Flow[None]:
@@ -315,20 +332,21 @@ def record_seal(thread_id: str, note: RunNote, view: View) -> Flow[None]:
         return
     digest = digest_of(thread_id)
     what = [note["run_id"], *note["seals"], "", *note["empty_boundaries"]]
-    write = Write(0, _task(digest, "seal", *what), "seal", {"thread": digest, "seal": dict(note)})
-    yield from _settle(view.root, write)
+    write = Write(0, task_of(digest, "seal", *what), "seal", {"thread": digest, "seal": dict(note)})
+    yield from settle(view.root, write)
 
 
-def record_claim(thread_id: str, claim: Claim, view: View) -> Flow[None]:
-    """Notes what an agent has taken, or ended, in a step that is not committed."""
-    digest = digest_of(thread_id)
-    write = Write(0, _claim_task(digest, claim), "claim", {"thread": digest, "claim": dict(claim)})
-    yield from _settle(view.root, write)
-
-
-def _claim_task(digest: str, claim: Claim) -> str:
+def claim_task(digest: str, claim: Claim) -> str:
+    """Returns the task id of a claim that is no verdict."""
     what = [*claim["request_ids"], "", *claim["ended"]]
-    return _task(digest, "claim", claim["step"], claim["owner"], str(claim["outcome"]), *what)
+    return task_of(digest, "claim", claim["step"], claim["owner"], str(claim["outcome"]), *what)
+
+
+def verdict_write(thread_id: str, verdict: Verdict) -> Write:
+    """Returns the write of a verdict: the n-th one on a request is whichever was written first."""
+    digest = digest_of(thread_id)
+    task_id = task_of(digest, "verdict", verdict["id"], str(verdict["n"]))
+    return Write(0, task_id, "verdict", {"thread": digest, "verdict": dict(verdict)})
 
 
 def runs(thread_id: str) -> Flow[Page]:
@@ -348,17 +366,20 @@ def runs(thread_id: str) -> Flow[Page]:
 def rotate(thread_id: str, view: View) -> Flow[None]:
     """Replaces the root if enough of it is settled; completes a replacement that was cut short."""
     if not view.carried:
-        yield from _carry(thread_id, view.root)
-    elif view.size - len(view.pending()) > MAX_SETTLED:
+        yield from carry(thread_id, view.root)
+    elif view.settled > MAX_SETTLED:
         yield Put(view.root + 1)
-        yield from _carry(thread_id, view.root + 1)
+        yield from carry(thread_id, view.root + 1)
 
 
-def _carry(thread_id: str, n: int) -> Flow[None]:
+def carry(thread_id: str, n: int) -> Flow[None]:
+    """Writes on root `n` what still counts of the root before."""
     before: Root | None = yield Read(n - 1)
     old = view_of(thread_id, before) if before else View()
     for entry in old.pending():
-        yield _at(n, _entry_write(thread_id, entry, ()))
+        yield _on(n, _entry_write(thread_id, entry, ()))
+        if (verdict := old.verdicts.get(entry.id)) is not None:
+            yield _on(n, verdict_write(thread_id, verdict))
 
     gone = {
         entry.id: _withdrawn(entry)
@@ -378,7 +399,7 @@ def _carry(thread_id: str, n: int) -> Flow[None]:
         "claims": list(old.claims[-KEPT_CLAIMS:]),
         "has_archive": bool(old.has_archive or gone_by.halts or gone_by.runs),
     }
-    yield Write(n, _task(digest, "carried"), "carried", value)
+    yield Write(n, task_of(digest, "carried"), "carried", value)
 
 
 def _archive(digest: str, page: Page) -> Flow[None]:
@@ -386,51 +407,21 @@ def _archive(digest: str, page: Page) -> Flow[None]:
     what = [*page.halts, "", *(f"{run['run_id']}={len(run['seals'])}" for run in page.runs.values())]
     value = {"thread": digest, "halts": list(page.halts.values()), "runs": list(page.runs.values())}
     yield Put(ARCHIVE)
-    yield Write(ARCHIVE, _task(digest, "page", *what), "page", value)
+    yield Write(ARCHIVE, task_of(digest, "page", *what), "page", value)
 
 
-def _settle(root: int, write: Write) -> Flow[int]:
+def settle(root: int, write: Write) -> Flow[int]:
     """Writes on the newest root, and again until it is the newest one after the write."""
     while True:
         if root == 0:
             root = 1
             yield Put(root)
-        yield _at(root, write)
+        yield _on(root, write)
         newest: Root | None = yield Read()
         # None: the thread was deleted meanwhile, and stays so.
         if newest is None or newest.n == root:
             return root
         root = newest.n
-
-
-def _withdraw(thread_id: str, request_id: str, view: View) -> Flow[Accepted]:
-    ended = view.marks.get(request_id)
-    if ended is not None and ended["outcome"] == "withdrawn":
-        return Accepted(request_id, view.root)
-    if ended is None:
-        handled: Mapping[str, Handled] = yield ReadState()
-        ended = handled.get(request_id)
-    if ended is not None or all(entry.id != request_id for entry in view.entries):
-        raise NotPendingError(thread_id, request_id, ended["outcome"] if ended else None)
-    if (claim := _last_claim(view, request_id)) is not None:
-        # Once the graph has come to another step, its state says what was committed of this one.
-        newest: str | None = yield ReadNewest()
-        if newest is None or claim["step"] >= newest:
-            raise NotPendingError(thread_id, request_id, claim["outcome"])
-
-    digest = digest_of(thread_id)
-    value = {"thread": digest, "id": request_id}
-    yield from _settle(view.root, Write(0, _task(digest, "withdraw", request_id), "withdraw", value))
-
-    # Nobody else replaces the root of a thread that is not run.
-    yield from rotate(thread_id, (yield from look(thread_id)))
-    return Accepted(request_id, view.root)
-
-
-def _last_claim(view: View, request_id: str) -> Claim | None:
-    """Returns by what an agent has put a request into its answer, if one did so."""
-    applied = [each for each in view.claims if each["outcome"] and request_id in each["request_ids"]]
-    return applied[-1] if applied else None
 
 
 def _refuse_if_full(thread_id: str, view: View) -> Flow[None]:
@@ -457,7 +448,7 @@ def _entry(value: Mapping[str, Any]) -> Entry:
 def _entry_write(thread_id: str, entry: Entry, taken: Collection[str]) -> Write:
     digest = digest_of(thread_id)
     value = {"thread": digest, **asdict(entry), "messages": list(entry.messages)}
-    task_id = _task(digest, "request", entry.id) if entry.id in taken else entry.id
+    task_id = task_of(digest, "request", entry.id) if entry.id in taken else entry.id
     return Write(0, task_id, "request", value)
 
 
@@ -465,5 +456,5 @@ def _withdrawn(entry: Entry) -> Mark:
     return Mark(outcome="withdrawn", run_id=None, node="", message_ids=[], accepted_at=entry.accepted_at)
 
 
-def _at(n: int, write: Write) -> Write:
+def _on(n: int, write: Write) -> Write:
     return replace(write, n=n)

@@ -66,6 +66,19 @@ class Claim(TypedDict):
     """Unix time, in seconds."""
 
 
+class Verdict(TypedDict):
+    """What was decided about a request: it is applied, or it is withdrawn."""
+
+    id: str
+    """The request."""
+
+    n: int
+    """How many verdicts there were before: those of claims whose step came to nothing."""
+
+    claim: Claim | None
+    """By what it is applied; None: it is withdrawn."""
+
+
 class Page(NamedTuple):
     """Notes of runs, by run id."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
@@ -60,6 +60,12 @@ class Drain:
     @property
     def applied(self) -> tuple[Entry, ...]:
         return self.steers + self.halts
+
+    def only(self, request_ids: Collection[str]) -> Drain:
+        """Leaves out what would be applied and is not among these."""
+        steers = tuple(entry for entry in self.steers if entry.id in request_ids)
+        halts = tuple(entry for entry in self.halts if entry.id in request_ids)
+        return replace(self, steers=steers, halts=halts)
 
     @property
     def quiet(self) -> Drain:

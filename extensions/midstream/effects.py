@@ -81,6 +81,9 @@ class AskHook:
     hook: BoundaryHook
     given: BoundaryInput
 
+    may_pause: bool = True
+    """Whether everything of the visit so far would be found again after a pause."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
@@ -89,8 +92,25 @@ class CallModel:
     call: NodeCall
 
 
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Asks for requests that the agent is about to apply; answered by the ids of those that it has."""
+
+    claim: Claim
+    view: View
+
+
 Effect: TypeAlias = (
-    ReadLedger | ReadSaved | WriteMarks | Rotate | WriteHalt | WriteSeal | WriteClaim | AskHook | CallModel
+    Apply
+    | ReadLedger
+    | ReadSaved
+    | WriteMarks
+    | Rotate
+    | WriteHalt
+    | WriteSeal
+    | WriteClaim
+    | AskHook
+    | CallModel
 )
 T = TypeVar("T")
 Flow: TypeAlias = Generator[Effect, Any, T]

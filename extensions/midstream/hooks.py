@@ -3,7 +3,8 @@
 A hook sees what is committed and may add messages, or end the run. One that fails or is late is logged by
 its name and passed over: it never costs what was written. An `interrupt()` in a hook pauses the run like
 one in a node; on resume the boundary is run again from its start, so nothing with an effect belongs before
-it.
+it. Where the run has no step left to commit its last answer first, a hook is asked all the same, but cannot
+pause: the answer would be lost.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class BoundaryInput:
     """The thread's messages as they are committed."""
 
     sealed: AIMessage | None = None
-    """The answer that was ended early; None at other boundaries."""
+    """The answer that was ended early, also as the run is halted after it; None at other boundaries."""
 
     requests: Sequence[Entry] = ()
-    """The requests that this boundary settles, in order of acceptance."""
+    """The requests that this boundary settles: steers, then halts, each in order of acceptance."""
 
     node: str
     run_id: str
@@ -114,11 +115,11 @@ class BoundaryHook:
     def name(self) -> str:
         return getattr(self.function, "__qualname__", None) or type(self.function).__name__
 
-    def call(self, given: BoundaryInput, timeout: float) -> Wish:
+    def call(self, given: BoundaryInput, timeout: float, *, may_pause: bool = True) -> Wish:
         """Calls the hook on a thread of its own and waits for at most `timeout` seconds.
 
         Raises:
-            GraphBubbleUp: The hook paused the run.
+            GraphBubbleUp: The hook paused the run, as it may.
         """
         context = contextvars.copy_context()
         pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="midstream-hook")
@@ -129,11 +130,13 @@ class BoundaryHook:
         try:
             return self._wish(asked.result())
         except GraphBubbleUp:
-            raise
+            if may_pause:
+                raise
+            return self._unasked()
         except (Exception, asyncio.CancelledError) as error:
             return self._failed(error)
 
-    async def acall(self, given: BoundaryInput, timeout: float) -> Wish:
+    async def acall(self, given: BoundaryInput, timeout: float, *, may_pause: bool = True) -> Wish:
         """Same as `call`, but awaited; a cancelled caller cancels an async hook."""
         task = asyncio.current_task()
         cancelled = task.cancelling() if task is not None else 0
@@ -143,7 +146,9 @@ class BoundaryHook:
                 output = await self._output(given)
             return self._wish(output)
         except GraphBubbleUp:
-            raise
+            if may_pause:
+                raise
+            return self._unasked()
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, TimeoutError) and clock.expired():
                 return self._too_late(timeout)
@@ -195,6 +200,14 @@ class BoundaryHook:
 
     def _too_late(self, timeout: float) -> Wish:
         logger.warning("boundary hook %s took more than %s s and is passed over", self.name, timeout)
+        return NOTHING
+
+    def _unasked(self) -> Wish:
+        logger.warning(
+            "boundary hook %s cannot pause the run and is passed over: no steps are left to keep the answer "
+            "first; give the run a higher recursion_limit",
+            self.name,
+        )
         return NOTHING
 
     def _failed(self, error: BaseException) -> Wish:

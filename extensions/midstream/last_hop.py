@@ -8,8 +8,10 @@ repairs anew. State keeps the truth. In this order, each step once through the l
    not sent. Of another provider's turn the text and the tool calls remain. Nor is an empty turn of the user's
    sent; and where the system may speak at the beginning alone, a later word of it is said by the user.
 2. Tools: each call is followed by exactly one result. Calls that a cancelled run left open are answered as
-   cancelled, calls with broken arguments by an error; results without a call and second results go.
-3. The end: a thread that ends in a turn of the model is asked to continue.
+   cancelled, calls with broken arguments by an error; results without a call and second results go. Of calls
+   that share an id all but the first get another one, and so do their results, in the order of the calls.
+3. The ends: a thread that begins with a turn of the model (a greeting) is begun by the user where it has to
+   be, and one that ends in such a turn is asked to continue.
 4. Alternation, for those who need it and whose client does not see to it: neighbours of one role become one
    turn. Tool results are never folded into text.
 """
@@ -37,6 +39,9 @@ from midstream.replay import is_blank_text, is_reasoning, readable
 CONTINUE: Final = "Continue."
 """What a thread that ends in a turn of the model is asked."""
 
+BEGIN: Final = "Begin."
+"""What the user says before a thread that begins with a turn of the model."""
+
 ACKNOWLEDGED: Final = "Understood."
 """The turn of the model that Mistral wants between a tool's result and the next user turn."""
 
@@ -53,6 +58,7 @@ def repair(messages: list[BaseMessage], provider: Provider) -> list[BaseMessage]
     is_known = bool(provider.wrote)
     results = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
     has_begun = False
+    ids = _Ids(provider)
     for place, message in enumerate(messages):
         turn = message
         if isinstance(turn, SystemMessage):
@@ -65,12 +71,18 @@ def repair(messages: list[BaseMessage], provider: Provider) -> list[BaseMessage]
         if isinstance(turn, AIMessage):
             is_last = place == len(messages) - 1
             turn = _named_calls(readable(turn, provider, results, is_last), place)
-            turn = _whole_calls(turn, broken)
+            turn = ids.told_apart(_whole_calls(turn, broken), place)
             if _is_empty(turn):
                 continue
+        if isinstance(turn, ToolMessage):
+            turn = ids.of_its_call(turn)
         turns.append(turn)
 
     turns = _answered(turns, broken)
+    if provider.begins_with_user:
+        first = next((n for n, turn in enumerate(turns) if not isinstance(turn, SystemMessage)), None)
+        if first is not None and isinstance(turns[first], AIMessage):
+            turns.insert(first, HumanMessage(BEGIN))
     if provider.asks_to_continue and turns and _is_left_open(turns[-1], provider):
         turns.append(HumanMessage(CONTINUE))
     if provider.alternates or provider.answers_tools:
@@ -95,9 +107,57 @@ def _named_calls(message: AIMessage, place: int) -> AIMessage:
 
 
 def _is_nameless_call(block: Any) -> bool:
-    if not isinstance(block, dict) or block.get("type") not in ("tool_use", "tool_call", "function_call"):
+    return _is_call(block) and not (block.get("call_id") or block.get("id"))
+
+
+def _is_call(block: Any) -> bool:
+    kinds = ("tool_use", "tool_call", "function_call", "custom_tool_call")
+    return isinstance(block, dict) and block.get("type") in kinds
+
+
+class _Ids:
+    """The ids of a thread's tool calls, from its first turn to its last."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._is_unique = provider.has_unique_calls
+        self._used: set[str] = set()
+        self._waiting: dict[str, list[str]] = {}
+        """By the id that a result names, what the newest calls of that id are called, the last one first."""
+
+    def told_apart(self, message: AIMessage, place: int) -> AIMessage:
+        """Returns the message with another id for each call whose id another call has."""
+        names = [str(call["id"]) for call in message.tool_calls]
+        used = self._used if self._is_unique else set()
+        waiting: dict[str, list[str]] = {}
+        for n, name in enumerate(names):
+            waiting.setdefault(name, []).insert(0, f"again_{place}_{n}" if name in used else name)
+            used.add(name)
+        self._waiting |= waiting
+        new = {name: list(reversed(mine)) for name, mine in waiting.items()}
+        if all(mine == [name] for name, mine in new.items()):
+            return message
+
+        told = {name: iter(mine) for name, mine in new.items()}
+        calls = [ToolCall(**{**call, "id": next(told[str(call["id"])])}) for call in message.tool_calls]
+        content = message.content
+        if isinstance(content, list):  # the clients write the calls anew that their content does not have
+            blocks = {name: iter(mine) for name, mine in new.items()}
+            content = [block for block in content if not _is_renamed(block, blocks)]
+        return message.model_copy(update={"content": content, "tool_calls": calls})
+
+    def of_its_call(self, result: ToolMessage) -> ToolMessage:
+        """Returns the result with the id of the call that it answers, the first that waits for one."""
+        waiting = self._waiting.get(result.tool_call_id)
+        name = waiting.pop() if waiting else result.tool_call_id
+        return result if name == result.tool_call_id else result.model_copy(update={"tool_call_id": name})
+
+
+def _is_renamed(block: Any, told: Mapping[str, Iterator[str]]) -> bool:
+    """Tells whether a block is a call that has another id now; `told` are the ids that are still to come."""
+    if not _is_call(block):
         return False
-    return not (block.get("call_id") or block.get("id"))
+    name = str(block.get("call_id") or block.get("id"))
+    return name in told and next(told[name], None) != name
 
 
 def _whole_calls(message: AIMessage, broken: dict[str, InvalidToolCall]) -> AIMessage:

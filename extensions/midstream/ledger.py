@@ -29,14 +29,14 @@ from langgraph.checkpoint.base import (
     empty_checkpoint,
 )
 
+from midstream import _claims, wakeup
 from midstream import _ledger_flow as flow
-from midstream import wakeup
 from midstream._ledger_flow import Accepted, Entry, Mark, View
 from midstream._run_notes import Claim, HaltRecord, Page, RunNote
 from midstream.errors import ConfigurationError
 from midstream.state import Handled, preemption_of
 from midstream.telemetry import tell
-from midstream_client.protocol import Request, parse_request
+from midstream_client.protocol import Request, WithdrawRequest, parse_request
 
 __all__ = ["NAMESPACE", "Accepted", "Entry", "HaltRecord", "Ledger", "Mark", "View", "root_id"]
 
@@ -92,7 +92,7 @@ class Ledger:
     def accept(self, request: Request | Mapping[str, Any]) -> Accepted:
         """Same as `append`, but says on which root the request is."""
         wanted, began = parse_request(request), time.time()
-        accepted = self._run(flow.append(self._thread_id, wanted, began))
+        accepted = self._run(self._accepting(wanted, began))
         wakeup.notify(self._thread_id)
         self._tell(wanted, began)
         return accepted
@@ -100,10 +100,15 @@ class Ledger:
     async def aaccept(self, request: Request | Mapping[str, Any]) -> Accepted:
         """Same as `accept`, but awaited."""
         wanted, began = parse_request(request), time.time()
-        accepted = await self._arun(flow.append(self._thread_id, wanted, began))
+        accepted = await self._arun(self._accepting(wanted, began))
         wakeup.notify(self._thread_id)
         self._tell(wanted, began)
         return accepted
+
+    def _accepting(self, request: Request, now: float) -> flow.Flow[Accepted]:
+        if isinstance(request, WithdrawRequest):
+            return _claims.withdraw(self._thread_id, request.id)
+        return flow.append(self._thread_id, request, now)
 
     def _tell(self, request: Request, began: float) -> None:
         tell(
@@ -166,11 +171,22 @@ class Ledger:
 
     def record_claim(self, claim: Claim, view: View) -> None:
         """Notes what an agent has taken, or ended, before the thread's graph has committed it."""
-        self._run(flow.record_claim(self._thread_id, claim, view))
+        self._run(_claims.record(self._thread_id, claim, view))
 
     async def arecord_claim(self, claim: Claim, view: View) -> None:
         """Same as `record_claim`, but awaited."""
-        await self._arun(flow.record_claim(self._thread_id, claim, view))
+        await self._arun(_claims.record(self._thread_id, claim, view))
+
+    def apply(self, claim: Claim, view: View) -> list[str]:
+        """Claims requests that an agent is about to apply; returns the ids of those that are its own.
+
+        The others were withdrawn, or taken by another agent, since `view` was read.
+        """
+        return self._run(_claims.apply(self._thread_id, claim, view))
+
+    async def aapply(self, claim: Claim, view: View) -> list[str]:
+        """Same as `apply`, but awaited."""
+        return await self._arun(_claims.apply(self._thread_id, claim, view))
 
     def runs(self) -> Page:
         """Returns what is known of the thread's runs, however old: at most three reads of the saver."""

@@ -28,6 +28,7 @@ from midstream._host import (
 from midstream._run_notes import counts
 from midstream.boundary import messages_of
 from midstream.effects import (
+    Apply,
     AskHook,
     CallModel,
     Effect,
@@ -222,7 +223,8 @@ class _Entry:
                 if isinstance(effect, CallModel):
                     result = self._call(effect.call, ledger, visit)
                 elif isinstance(effect, AskHook):
-                    result = effect.hook.call(effect.given, visit.options.hook_timeout)
+                    timeout = visit.options.hook_timeout
+                    result = effect.hook.call(effect.given, timeout, may_pause=effect.may_pause)
                 else:
                     self._add_to_trace(effect, visit)
                     result = self._perform(effect, ledger)
@@ -242,7 +244,8 @@ class _Entry:
                 if isinstance(effect, CallModel):
                     result = await self._acall(effect.call, ledger, visit)
                 elif isinstance(effect, AskHook):
-                    result = await effect.hook.acall(effect.given, visit.options.hook_timeout)
+                    timeout = visit.options.hook_timeout
+                    result = await effect.hook.acall(effect.given, timeout, may_pause=effect.may_pause)
                 else:
                     self._add_to_trace(effect, visit)
                     result = await self._aperform(effect, ledger)
@@ -340,6 +343,8 @@ class _Entry:
                     return ledger.record_seal(note, view)
                 case WriteClaim(claim, view):
                     return ledger.record_claim(claim, view)
+                case Apply(claim, view):
+                    return ledger.apply(claim, view)
         except Exception:
             return _missed(effect)
 
@@ -362,6 +367,8 @@ class _Entry:
                     return await ledger.arecord_seal(note, view)
                 case WriteClaim(claim, view):
                     return await ledger.arecord_claim(claim, view)
+                case Apply(claim, view):
+                    return await ledger.aapply(claim, view)
         except Exception:
             return _missed(effect)
 
@@ -397,4 +404,6 @@ def _missed(effect: Effect) -> Any:
     if isinstance(effect, ReadLedger):
         raise
     logger.warning("the ledger could not be kept tidy: %s", type(effect).__name__, exc_info=True)
+    if isinstance(effect, Apply):
+        return effect.claim["request_ids"]
     return Saved() if isinstance(effect, ReadSaved) else None

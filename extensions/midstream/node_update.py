@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send
 
@@ -47,14 +47,10 @@ class Place:
     """The argument of the `Send` that started the node; None where an edge did."""
 
     def claim(
-        self, request_ids: list[str], ended: Collection[str], outcome: str | None, at: float
+        self, request_ids: list[str], at: float, *, ended: Collection[str] = (), outcome: str | None = None
     ) -> Claim | None:
-        """Returns what the agent has to note of what it takes; None if that concerns nobody.
-
-        Other agents must not take it too; and who would withdraw a request must hear that it is applied.
-        """
-        concerns_agents = self.is_shared and (request_ids or ended)
-        if self.step is None or not (concerns_agents or (outcome and request_ids)):
+        """Returns what the agent has to note of what it takes or ends; None where that cannot be told."""
+        if self.step is None:
             return None
         return Claim(
             step=self.step,
@@ -132,14 +128,16 @@ class NodeUpdates:
         phase: Literal["open", "going", "over"],
         kind: Kind,
         message_id: str | None = None,
+        *,
+        held: AIMessage | None = None,
     ) -> None:
         """Adds to an update where the node stands after it."""
         before = self.boundary
-        update["preemption"]["boundaries"] = {
-            self._place.node: Boundary(
-                n=before["n"] + 1 if before is not None else 1, phase=phase, kind=kind, message_id=message_id
-            )
-        }
+        n = before["n"] + 1 if before is not None else 1
+        boundary = Boundary(n=n, phase=phase, kind=kind, message_id=message_id)
+        if held is not None:
+            boundary["held"] = held
+        update["preemption"]["boundaries"] = {self._place.node: boundary}
 
     def close(self, update: dict[str, Any]) -> None:
         """Adds to an update that the node's turn is over, if it was not before."""

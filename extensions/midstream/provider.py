@@ -35,6 +35,12 @@ class Provider:
     answers_tools: bool = False
     """Whether a user turn may not follow a tool's result."""
 
+    begins_with_user: bool = False
+    """Whether the first turn has to be the user's."""
+
+    has_unique_calls: bool = False
+    """Whether an id may name one tool call in a whole thread; else it may in each turn."""
+
     leads_with_system: bool = False
     """Whether the system speaks at the beginning alone."""
 
@@ -47,16 +53,30 @@ _BEDROCK = frozenset({"bedrock", "bedrock_converse"})
 
 OTHER = Provider(name="other", asks_to_continue=False)
 OPENAI = Provider(name="openai", wrote=_OPENAI)
-RESPONSES = Provider(name="responses", wrote=_OPENAI)
-ANTHROPIC = Provider(name="anthropic", wrote=frozenset({"anthropic"}), leads_with_system=True)
-GOOGLE = Provider(name="google", wrote=frozenset({"google_genai", "google_vertexai"}), leads_with_system=True)
-CONVERSE = Provider(name="bedrock", wrote=_BEDROCK, leads_with_system=True)
+RESPONSES = Provider(name="responses", wrote=_OPENAI, has_unique_calls=True)
+ANTHROPIC = Provider(
+    name="anthropic",
+    wrote=frozenset({"anthropic"}),
+    begins_with_user=True,
+    has_unique_calls=True,
+    leads_with_system=True,
+)
+GOOGLE = Provider(
+    name="google",
+    wrote=frozenset({"google_genai", "google_vertexai"}),
+    begins_with_user=True,
+    leads_with_system=True,
+)
+CONVERSE = Provider(
+    name="bedrock", wrote=_BEDROCK, begins_with_user=True, has_unique_calls=True, leads_with_system=True
+)
 BEDROCK = replace(CONVERSE, alternates=True)
 MISTRAL = Provider(
     name="mistral",
     wrote=frozenset({"mistralai"}),
     alternates=True,
     answers_tools=True,
+    has_unique_calls=True,
     leads_with_system=True,
 )
 

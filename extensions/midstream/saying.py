@@ -49,13 +49,17 @@ class Talk:
         hooks: Sequence[BoundaryHook],
         sealed: BaseMessage | None = None,
     ) -> Flow[Saying]:
-        """Collects what the requests and the hooks say; a halt that was requested leaves nothing to ask."""
+        """Collects what the requests and the hooks say.
+
+        At the end of a turn that is halted the hooks are not asked here, but as the run ends.
+        """
         saying = said_by(todo)
-        if todo.halts:
-            return saying
-        for hook in hooks:
-            wish: Wish = yield AskHook(hook, self.given(moment, sealed=sealed, todo=todo))
-            if wish.messages and wish.halt_reason is None and not self._place.can_go_on:
+        requested = saying.halt_reason
+        for hook in () if moment == "end" and todo.halts else hooks:
+            given = self.given(moment, sealed=sealed, todo=todo, halt_reason=requested)
+            wish: Wish = yield AskHook(hook, given)
+            is_over = requested is not None or wish.halt_reason is not None
+            if wish.messages and not is_over and not self._place.can_go_on:
                 self.lacks_steps(f"what boundary hook {hook.name} says is passed over")
                 continue
             taken = {None, *(each.id for each in self._messages), *(each.id for each in saying.messages)}
@@ -66,7 +70,7 @@ class Talk:
                     message if is_new else message.model_copy(update={"id": str(uuid.uuid4())})
                 )
             if wish.halt_reason is not None:
-                saying.halt_reason = wish.halt_reason
+                saying.halt_reason = requested or wish.halt_reason
                 break
         return saying
 
@@ -82,16 +86,16 @@ class Talk:
         self,
         kind: Moment,
         *,
-        sealed: BaseMessage | None = None,
-        todo: Drain | None = None,
-        halt_reason: str | None = None,
+        sealed: BaseMessage | None,
+        todo: Drain,
+        halt_reason: str | None,
     ) -> BoundaryInput:
         """Returns what a hook is told."""
         return BoundaryInput(
             kind=kind,
             messages=tuple(self._messages),
             sealed=sealed if isinstance(sealed, AIMessage) else None,
-            requests=todo.applied if todo is not None else (),
+            requests=todo.applied,
             node=self._place.node,
             run_id=self._place.run.id,
             thread_id=self._place.thread_id,

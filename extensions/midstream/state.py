@@ -52,6 +52,9 @@ class Boundary(TypedDict):
     message_id: str | None
     """The message that the boundary follows; None at an entry."""
 
+    held: NotRequired[AnyMessage]
+    """The answer with its tool calls, while a halt is decided that lets none of them act."""
+
 
 class Handled(TypedDict):
     """How a request ended."""

@@ -39,6 +39,7 @@ from midstream.boundary import (
     without_calls,
 )
 from midstream.effects import (
+    Apply,
     AskHook,
     CallModel,
     Flow,
@@ -88,6 +89,8 @@ class Visit:
         self._talk = Talk(place, self._updates, messages)
         place.run.enter(place.input)
         self._began = time.time()
+        self._lost: set[str] = set()
+        """Requests that were withdrawn, or another agent's, when this one came to claim them."""
 
     def _tell(self, event: Event, *, began: float | None, **facts: Any) -> None:
         place = self._place
@@ -122,7 +125,7 @@ class Visit:
 
     def drain(self, view: View) -> Drain:
         """Returns what this node would settle of what the ledger says."""
-        pending = view.pending({*self._value.get("handled", {}), *self._updates.settled})
+        pending = view.pending({*self._value.get("handled", {}), *self._updates.settled, *self._lost})
         free = set(self.run.free(self.owner, [entry.id for entry in pending]))
         for claim in view.claims_of_others(self._place.step, self.owner):
             free.difference_update(claim["request_ids"])
@@ -143,7 +146,7 @@ class Visit:
 
     def _visit(self) -> Flow[Update]:
         if self._is_halted:
-            return {}
+            return self._decline()
         view: View = yield ReadLedger()
         if any(
             each["run_id"] == self.run.id
@@ -151,13 +154,14 @@ class Visit:
             and each["at"] >= self.run.renewed_at
             for each in view.halts
         ):
-            return {}  # another agent decided it, and this process has not seen its state
+            return self._decline()  # another agent decided it, and this process has not seen its state
         view = yield from self._tidy(view)
         for claim in view.claims_of_others(self._place.step, self.owner):
             self.run.know_ended(claim["ended"])
 
-        boundary = self._open_boundary()
-        if boundary is not None:
+        if (held := self._held) is not None:
+            return (yield from self._go_to_tools(held, is_held=True))
+        if (boundary := self._open_boundary()) is not None:
             return (yield from self._run_boundary(boundary, view))
         if (update := (yield from self._enter(view))) is not None:
             return update
@@ -184,8 +188,8 @@ class Visit:
         if todo.expired:
             self.emitter.emit("expired", request_ids=[entry.id for entry in todo.expired])
         self._updates.settle(todo.quiet, "entry")
-        yield from self._claim(view, [entry.id for entry in todo.applied], self._updates.restarts, outcome)
-        return todo
+        yield from self._tell_agents(view, [], self._updates.restarts)
+        return (yield from self._apply(todo, view, outcome))
 
     def _take_if_possible(self, view: View, outcome: str) -> Flow[Drain]:
         """Same as `_take`; only, without the steps to go on with, requests are left to the next run."""
@@ -193,12 +197,19 @@ class Visit:
             return (yield from self._take(view, outcome))
         return Drain()
 
-    def _claim(
-        self, view: View, request_ids: list[str], ended: Collection[str], outcome: str | None = None
-    ) -> Flow[None]:
-        """Tells what is decided here to all who do not see this agent's state before it is committed."""
-        claim = self._place.claim(request_ids, ended, outcome, time.time())
-        if claim is not None:
+    def _apply(self, todo: Drain, view: View, outcome: str) -> Flow[Drain]:
+        """Leaves out what was withdrawn in the last moment, and tells who would withdraw the rest."""
+        claim = self._place.claim([entry.id for entry in todo.applied], time.time(), outcome=outcome)
+        if claim is None or not claim["request_ids"]:
+            return todo
+        mine: list[str] = yield Apply(claim, view)
+        self._lost.update({*claim["request_ids"]} - {*mine})
+        return todo.only(mine)
+
+    def _tell_agents(self, view: View, request_ids: list[str], ended: Collection[str]) -> Flow[None]:
+        """Tells other agents what they must not do too; they do not see this state before it is committed."""
+        claim = self._place.claim(request_ids, time.time(), ended=ended)
+        if claim is not None and self._place.is_shared and (request_ids or ended):
             yield WriteClaim(claim, view)
 
     def _open_boundary(self) -> Boundary | None:
@@ -207,6 +218,21 @@ class Visit:
             return None
         # One that was left open by an earlier turn is history.
         return boundary if self._is_old_turn else None
+
+    @property
+    def _held(self) -> AIMessage | None:
+        """The answer that the agent has committed without its calls, and has to put in their place."""
+        boundary = self._open_boundary()
+        held = boundary.get("held") if boundary is not None else None
+        return held if isinstance(held, AIMessage) else None
+
+    def _decline(self) -> Update:
+        """Does nothing in a run that is halted, but to leave no answer without its calls."""
+        if (held := self._held) is None:
+            return {}
+        update = self._updates.of([held])
+        self._updates.close(update)
+        return update
 
     def _tidy(self, view: View) -> Flow[View]:
         """Marks what has ended, and keeps the ledger small; returns the ledger with those marks."""
@@ -263,15 +289,17 @@ class Visit:
                 update = self._updates.of(empty=[str(boundary["message_id"])])
                 yield self._noted(boundary, view, is_empty=True)
                 self._tell("boundary", began=self._began, outcome="empty", messages=0)
-                return (yield from self._halt(update, INCOMPLETE, [], kind))
-        return (yield from self._say(todo, saying, kind, outcome))
+                return (yield from self._halt(update, INCOMPLETE, todo, kind, sealed))
+        return (yield from self._say(todo, saying, kind, outcome, sealed if kind == "seal" else None))
 
     def _noted(self, boundary: Boundary, view: View, *, is_empty: bool = False) -> WriteSeal:
         note = seal_note(self.run.id, str(boundary["message_id"]), time.time(), is_empty=is_empty)
         self.run.note_seal(note, view.runs)
         return WriteSeal(note, view)
 
-    def _say(self, todo: Drain, saying: Saying, kind: Kind, outcome: str) -> Flow[Update]:
+    def _say(
+        self, todo: Drain, saying: Saying, kind: Kind, outcome: str, sealed: BaseMessage | None = None
+    ) -> Flow[Update]:
         """Commits what a boundary comes to, and goes on or halts."""
         self._updates.settle(todo, outcome)
         update = self._updates.of(saying.messages)
@@ -290,8 +318,7 @@ class Visit:
             request_ids=[entry.id for entry in todo.applied],
         )
         if saying.halt_reason is not None:
-            halts = [entry.id for entry in todo.halts]
-            return (yield from self._halt(update, saying.halt_reason, halts, kind))
+            return (yield from self._halt(update, saying.halt_reason, todo, kind, sealed))
         self._updates.set_phase(update, "going", kind)
         return self._updates.again(update)
 
@@ -299,16 +326,21 @@ class Visit:
         self,
         update: dict[str, Any],
         reason: str,
-        request_ids: list[str],
+        todo: Drain,
         kind: Kind,
+        sealed: BaseMessage | None = None,
+        *,
+        may_pause: bool = True,
     ) -> Flow[Update]:
         halt = Halt(run_id=self.run.id, reason=reason, node=self._place.node)
         yield WriteHalt(halt)
         for hook in self.options.hooks_at("end"):
-            yield AskHook(hook, self._talk.given("end", halt_reason=reason))
+            given = self._talk.given("end", sealed=sealed, todo=todo, halt_reason=reason)
+            yield AskHook(hook, given, may_pause)
         self.run.halt, self.run.halted_by = halt, self.owner
         update["preemption"]["halt"] = halt
         self._updates.set_phase(update, "over", kind)
+        request_ids = [entry.id for entry in todo.halts]
         self.emitter.emit("halted", reason=reason, run_id=self.run.id, request_ids=request_ids)
         self._tell("halted", began=self._began, reason=reason, request_ids=request_ids)
         return update
@@ -334,7 +366,7 @@ class Visit:
         if call.sealed:
             return (yield from self._seal(answer, call, view))
         if answer.tool_calls:
-            return (yield from self._go_to_tools(answer, call))
+            return (yield from self._go_to_tools(answer, has_halt=call.has_halt))
         return (yield from self._end(answer))
 
     def _restart(self, answer: AIMessage, call: NodeCall) -> Flow[Update]:
@@ -343,11 +375,17 @@ class Visit:
         self._tell("restarted", began=call.claimed_since, message_id=answer.id, request_ids=call.claimed)
         self._updates.restarts = [str(answer.id)]
         view: View = yield ReadLedger()
+        if self.drain(view).halts and self.options.hooks_at("end"):
+            # They may pause, and would find that the answer was never begun: so that is committed first.
+            yield from self._tell_agents(view, [], self._updates.restarts)
+            update = self._updates.of()
+            self._updates.set_phase(update, "going", "entry")
+            return self._updates.again(update)
         todo = yield from self._take(view, "entry")
         return (yield from self._say(todo, said_by(todo), "entry", "entry"))
 
     def _seal(self, answer: AIMessage, call: NodeCall, view: View) -> Flow[Update]:
-        yield from self._claim(view, call.claimed, [str(answer.id)])
+        yield from self._tell_agents(view, call.claimed, [str(answer.id)])
         answer = tidy_sealed(answer)
         answer.response_metadata[SEALED_KEY] = {
             "sealed": True,
@@ -360,18 +398,34 @@ class Visit:
         self._updates.set_phase(update, "open", "seal", answer.id)
         return self._updates.again(update)
 
-    def _go_to_tools(self, answer: AIMessage, call: NodeCall) -> Flow[Update]:
-        if call.has_halt:
+    def _go_to_tools(
+        self, answer: AIMessage, *, has_halt: bool = True, is_held: bool = False
+    ) -> Flow[Update]:
+        if has_halt:
             # The tools must not act any more, so the halt is settled together with the turn that calls them.
             view: View = yield ReadLedger()
-            if halts := self.drain(view).halts:
-                return (yield from self._halt_with(answer, Drain(halts=halts), "tool_boundary", view))
+            halting = Drain(halts=self.drain(view).halts)
+            self.run.take(self.owner, [entry.id for entry in halting.halts])
+            if halting.halts and not is_held and self.options.hooks_at("end") and self._place.has_steps(1):
+                return self._hold(answer)
+            if (halting := (yield from self._apply(halting, view, "tool_boundary"))).halts:
+                return (yield from self._halt_with(answer, halting, "tool_boundary", may_pause=is_held))
         if self._is_out_of_steps:
             update = self._updates.of(without_calls(answer))
-            return (yield from self._halt(update, OUT_OF_STEPS, [], "end"))
+            return (yield from self._halt(update, OUT_OF_STEPS, Drain(), "end", may_pause=is_held))
         update = self._updates.of([answer])
         self._updates.close(update)
         return update
+
+    def _hold(self, answer: AIMessage) -> Update:
+        """Commits an answer whose tools must not act, before hooks are asked that may pause.
+
+        What it says is a message at once; its calls stay out of the thread until they can be answered as not
+        run, because a graph's edges lead from them to the tools.
+        """
+        update = self._updates.of(without_calls(answer))
+        self._updates.set_phase(update, "open", "end", answer.id, held=answer)
+        return self._updates.again(update)
 
     @property
     def _is_out_of_steps(self) -> bool:
@@ -394,17 +448,16 @@ class Visit:
             self._updates.set_phase(update, "open", "end", answer.id)
             return self._updates.again(update)
         if todo.halts:
-            return (yield from self._halt_with(answer, Drain(halts=todo.halts), "turn_end", view))
+            halting = Drain(halts=todo.halts)
+            return (yield from self._halt_with(answer, halting, "turn_end", may_pause=False))
         if hooks:
             self._talk.lacks_steps("boundary hooks at the turn's end are not asked")
         update = self._updates.of([answer])
         self._updates.close(update)
         return update
 
-    def _halt_with(self, answer: AIMessage, halting: Drain, outcome: str, view: View) -> Flow[Update]:
-        request_ids = [entry.id for entry in halting.halts]
-        self.run.take(self.owner, request_ids)
-        yield from self._claim(view, request_ids, [], outcome)
+    def _halt_with(self, answer: AIMessage, halting: Drain, outcome: str, *, may_pause: bool) -> Flow[Update]:
         self._updates.settle(halting, outcome)
         reason = str(halting.halts[0].reason)
-        return (yield from self._halt(self._updates.of([answer]), reason, request_ids, "end"))
+        update = self._updates.of([answer])
+        return (yield from self._halt(update, reason, halting, "end", may_pause=may_pause))

@@ -44,6 +44,7 @@ class Messages(FakeAPI):
         refuse(not messages, "messages: at least one message is required")
         refuse(messages[0]["role"] != "user", 'messages: first message must use the "user" role')
         waiting: set[str] = set()
+        calls: set[str] = set()
         for place, message in enumerate(messages):
             is_end = place == len(messages) - 1
             content = message["content"]
@@ -64,7 +65,13 @@ class Messages(FakeAPI):
             refuse(
                 results - waiting, f"messages.{place}: unexpected `tool_use_id` found: {results - waiting}"
             )
-            waiting = {block["id"] for block in content if block["type"] == "tool_use"}
+            names = [block["id"] for block in content if block["type"] == "tool_use"]
+            waiting = set(names)
+            refuse(
+                len(waiting) < len(names) or waiting & calls,
+                f"messages.{place}.content: `tool_use` ids must be unique",
+            )
+            calls |= waiting
         refuse(waiting, f"`tool_use` ids were found without `tool_result` blocks: {waiting}")
         last = messages[-1]
         if last["role"] == "assistant":

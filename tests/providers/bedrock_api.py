@@ -90,7 +90,9 @@ class Converse(FakeAPI):
             results = {block["toolResult"]["toolUseId"] for block in content if "toolResult" in block}
             refuse(waiting - results, f"Expected toolResult blocks at {at} for the following Ids: {waiting}")
             refuse(results - waiting, f"The number of toolResult blocks at {at} exceeds the previous turn's.")
-            waiting = {block["toolUse"]["toolUseId"] for block in content if "toolUse" in block}
+            names = [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]
+            waiting = set(names)
+            refuse(len(waiting) < len(names), f"The toolUse blocks at {at} contain duplicate Ids: {names}")
             refuse(
                 any(not re.fullmatch("[a-zA-Z0-9_.:-]+", name) for name in waiting), f"{at}: bad toolUseId"
             )

@@ -30,6 +30,10 @@ class GenerateContent(FakeAPI):
     def check(self, body: Any, request: Request) -> None:
         contents = body["contents"]
         refuse(not contents, "GenerateContentRequest.contents: contents is not specified")
+        refuse(
+            contents[0].get("role") != "user",
+            "Please ensure that multiturn requests alternate between user and model, beginning with user.",
+        )
         calls = 0
         for place, content in enumerate(contents):
             parts = content.get("parts") or []

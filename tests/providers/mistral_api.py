@@ -34,6 +34,7 @@ class Mistral(FakeAPI):
 
     def check(self, body: Any, request: Request) -> None:
         before, waiting = None, 0
+        known: list[str] = []
         for message in body["messages"]:
             role, calls = message["role"], message.get("tool_calls") or []
             if before is not None:
@@ -50,6 +51,8 @@ class Mistral(FakeAPI):
                     "Assistant message must have either content or tool_calls, but not both.",
                 )
                 waiting = len(calls)
+                known += [call["id"] for call in calls]
+                refuse(len({*known}) < len(known), "Duplicate tool call id in assistant message")
                 for call in calls:
                     refuse(
                         not re.fullmatch("[a-zA-Z0-9]{9}", call["id"]), "Tool call id has to be 9 characters"

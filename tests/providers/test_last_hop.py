@@ -19,7 +19,7 @@ from langchain_core.messages import (
 from langchain_core.tools import tool
 
 from midstream import SealControl, sealable
-from midstream.last_hop import ACKNOWLEDGED, CANCELLED, CONTINUE, repair
+from midstream.last_hop import ACKNOWLEDGED, BEGIN, CANCELLED, CONTINUE, repair
 from midstream.provider import (
     ANTHROPIC,
     BEDROCK,
@@ -123,6 +123,89 @@ def test_an_id_that_is_used_again_belongs_to_the_newest_call() -> None:
     ]
 
     assert repair(messages, OPENAI) is messages
+
+
+@by_name
+def test_calls_of_one_id_are_told_apart_where_they_have_to_be(provider: Provider) -> None:
+    twice = AIMessage("I look.", tool_calls=calls("1", "1"))
+    messages: list[BaseMessage] = [
+        HumanMessage("One."),
+        twice,
+        ToolMessage("first", tool_call_id="1"),
+        ToolMessage("second", tool_call_id="1"),
+        ToolMessage("one too many", tool_call_id="1"),
+        AIMessage("", tool_calls=calls("1", "2")),
+        ToolMessage("fourth", tool_call_id="2"),
+        ToolMessage("third", tool_call_id="1"),
+    ]
+
+    repaired = repair(messages, provider)
+
+    third = "again_5_0" if provider.has_unique_calls else "1"
+    assert [[call["id"] for call in each.tool_calls] for each in repaired if isinstance(each, AIMessage)] == [
+        ["1", "again_1_1"],
+        [third, "2"],
+    ]
+    assert [(each.tool_call_id, each.text) for each in repaired if isinstance(each, ToolMessage)] == [
+        ("1", "first"),
+        ("again_1_1", "second"),
+        ("2", "fourth"),
+        (third, "third"),
+    ]
+    assert [call["id"] for call in twice.tool_calls] == ["1", "1"], "state keeps the truth"
+    assert repair(repaired, provider) is repaired
+
+
+@pytest.mark.parametrize("kind", APIS)
+def test_calls_of_one_id_that_are_in_the_content_too_are_accepted(kind: str, apis: dict[str, Any]) -> None:
+    api = apis[kind]
+    block = {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {}}
+    by = {"model_provider": "anthropic"}
+    messages: list[BaseMessage] = [HumanMessage("Look.")]
+    for n in range(2):
+        ids = ["toolu_1"] * (2 - n)
+        content: list[Any] = [{"type": "text", "text": "So."}, *([block] * len(ids))]
+        messages.append(AIMessage(content, tool_calls=calls(*ids), response_metadata=by))
+        messages += [ToolMessage(f"an animal, {n}", tool_call_id=each) for each in ids]
+
+    sealable(api.says("Yes.").model().bind_tools([look_up]), SealControl()).invoke(messages)
+
+    assert api.refused == []
+
+
+@by_name
+def test_a_thread_that_begins_with_the_model_is_begun_by_the_user_where_it_has_to_be(
+    provider: Provider,
+) -> None:
+    messages: list[BaseMessage] = [
+        SystemMessage("Be kind."),
+        AIMessage("Hello! How can I help?"),
+        HumanMessage("What is a cat?"),
+    ]
+
+    repaired = repair(messages, provider)
+
+    if provider.begins_with_user:
+        assert said(repaired[1:2]) == [("human", BEGIN)]
+        assert repaired[2:] == messages[1:]
+        assert repair(repaired, provider) is repaired
+    else:
+        assert repaired is messages
+
+
+@pytest.mark.parametrize("greeting", ["text", "call"])
+@pytest.mark.parametrize("kind", APIS)
+def test_a_thread_that_begins_with_the_model_is_accepted(
+    kind: str, greeting: str, apis: dict[str, Any]
+) -> None:
+    first = [AIMessage("Hello! How can I help?")]
+    if greeting == "call":
+        first = [AIMessage("", tool_calls=calls("callid_01"))]
+    messages = [*first, HumanMessage("What is a cat?")]
+
+    sealable(apis[kind].says("Yes.").model().bind_tools([look_up]), SealControl()).invoke(messages)
+
+    assert apis[kind].refused == []
 
 
 def test_a_result_of_a_call_that_langchain_does_not_parse_is_kept() -> None:
@@ -293,20 +376,6 @@ def _native(author: str | None, text: str) -> list[Any]:
     return [*blocks.get(author, []), text_block]
 
 
-def _told_apart(turns: list[Any]) -> list[BaseMessage]:
-    """Gives each call an id of its own, as providers do; a result is of the newest call of its name."""
-    for place, turn in enumerate(turns):
-        if isinstance(turn, AIMessage):
-            for call in [*turn.tool_calls, *turn.invalid_tool_calls]:
-                call["id"] = f"{str(call['id'])[:8]}{place}"
-        elif isinstance(turn, ToolMessage):
-            newest = [each for each in turns[:place] if isinstance(each, AIMessage)][-1:]
-            known = [str(call["id"]) for each in newest for call in each.tool_calls]
-            same = [name for name in known if name[:8] == turn.tool_call_id[:8]]
-            turn.tool_call_id = same[0] if same else turn.tool_call_id
-    return turns
-
-
 def _ai(
     text: str, ids: list[str], author: str | None, is_rich: bool, is_broken: bool, sealed: bool
 ) -> AIMessage:
@@ -316,7 +385,7 @@ def _ai(
     broken = [InvalidToolCall(type="invalid_tool_call", name="look_up", args="{", id="broken_9", error=None)]
     return AIMessage(
         _native(author, text) if is_rich and author else text,
-        tool_calls=calls(*dict.fromkeys(ids)),
+        tool_calls=calls(*ids),
         invalid_tool_calls=broken if is_broken else [],
         response_metadata=metadata,
     )
@@ -330,7 +399,8 @@ _turns = st.lists(
         st.builds(lambda name: ToolMessage("an animal", tool_call_id=name), _ids),
     ),
     max_size=7,
-).map(_told_apart)
+)
+_firsts = st.sampled_from([HumanMessage("Hello."), AIMessage("Hello! How can I help?")])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -338,14 +408,14 @@ _turns = st.lists(
 @settings(
     max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(turns=_turns)
+@given(first=_firsts, turns=_turns)
 def test_whatever_a_thread_went_through_the_request_is_accepted(
-    kind: str, turns: list[BaseMessage], apis: dict[str, Any]
+    kind: str, first: BaseMessage, turns: list[BaseMessage], apis: dict[str, Any]
 ) -> None:
     api = apis[kind]
     if not hasattr(api, "bound"):
         api.bound = api.model().bind_tools([look_up])
-    messages = [HumanMessage("Hello."), *turns]
+    messages = [first, *turns]
     if not getattr(messages[-1], "response_metadata", True):
         messages.append(HumanMessage("Hm?"))  # else it is the application's own lead
     before = [message.model_copy(deep=True) for message in messages]
