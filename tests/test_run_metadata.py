@@ -448,7 +448,12 @@ def test_the_servers_answer_is_only_written_anew_where_something_is_added() -> N
 @pytest.mark.parametrize("fails", [False, True])
 async def test_what_a_client_gave_a_run_under_our_names_is_shown_under_another(fails: bool) -> None:
     """A run that nobody halted has no halt reason, and nobody's words are lost."""
-    given: dict[str, Any] = {"halt_reason": "mine", "client_halt_reason": {"a": 1}, "preemption": [], "b": None}
+    given: dict[str, Any] = {
+        "halt_reason": "mine",
+        "client_halt_reason": {"a": 1},
+        "preemption": [],
+        "b": None,
+    }
     server = Runs(
         {"run_id": "other", "metadata": given},
         {"run_id": RUN, "metadata": {"halt_reason": "mine"}},
