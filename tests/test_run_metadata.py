@@ -111,6 +111,33 @@ async def test_a_halted_run_says_so_in_its_metadata_and_others_do_not(
     assert (await asyncio.to_thread(synchronously))[1:] == list(found.values())
 
 
+async def test_a_run_that_a_cron_began_is_steered_and_halted_like_any_other(client: LangGraphClient) -> None:
+    thread_id = (await client.threads.create())["thread_id"]
+    cron: Any = await client.crons.create_for_thread(
+        thread_id,
+        "agent",
+        schedule="* * * * * *",
+        input=said("Tick."),
+        metadata={"mine": 1},
+        multitask_strategy="reject",
+    )
+    async with asyncio.timeout(WITHIN_SECONDS):
+        while not (runs := await client.runs.list(thread_id)):
+            await asyncio.sleep(0.02)
+        await client.crons.delete(cron["cron_id"])
+        await post(client, thread_id, steer("Shorter!"))
+        await post(client, thread_id, halt("no more"))
+        await client.runs.join(thread_id, runs[0]["run_id"])
+
+    [run] = await client.runs.list(thread_id)
+    metadata: Any = run["metadata"]
+    assert (run["status"], metadata["mine"], metadata["halt_reason"]) == ("success", 1, "no more")
+    state: Any = await client.threads.get_state(thread_id)
+    shown: Any = await client.http.get(f"/threads/{thread_id}/preemption")
+    assert shown["pending"] == []
+    assert sum(message["content"] == "Shorter!" for message in state["values"]["messages"]) == 1
+
+
 async def test_pages_and_columns_are_as_asked_for(client: LangGraphClient) -> None:
     thread_id = (await client.threads.create())["thread_id"]
     runs = [await halted(client, thread_id, f"halt {n}") for n in range(3)]
