@@ -56,8 +56,8 @@ def thread_id() -> str:
 
 @pytest.fixture(scope="session")
 def hosted_url() -> Iterator[str]:
-    """A real `langgraph dev` with the graphs that the host's side is tested against."""
-    with DevServer(DEPLOYMENT) as server:
+    """A real `langgraph dev` with the graphs that the host's side is tested against, and quick crons."""
+    with DevServer(DEPLOYMENT, env={"CRON_SCHEDULER_SLEEP_TIME": "1"}) as server:
         yield server.url
 
 

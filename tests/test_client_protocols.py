@@ -72,6 +72,30 @@ async def test_answers_to_a_busy_thread_are_refused_unless_it_is_told_otherwise(
 
 
 @on_every_way
+async def test_two_who_answer_two_questions_at_once_each_see_their_own_run(host: Host, protocol: str) -> None:
+    """Or the server's refusal, and then the question is still open."""
+    thread_id = await host.thread()
+    emails = calls(("send_email", {"to": "ann", "body": "hi"}), ("send_email", {"to": "bob", "body": "hi"}))
+    await host.events(thread_id, "per_call", input=said(emails), protocol=protocol)
+    asked = [each.id for each in await host.midstream.interrupts(thread_id)]
+    answers: list[Any] = [{asked[0]: approve()}, {asked[1]: approve()}]
+
+    told = await asyncio.gather(
+        *(host.events(thread_id, "per_call", resume=each, protocol=protocol) for each in answers),
+        return_exceptions=True,
+    )
+
+    runs = {run["run_id"]: run["kwargs"]["command"] for run in await host.runs.list(thread_id)}
+    still = [each.id for each in await host.midstream.interrupts(thread_id)]
+    for answer, events in zip(answers, told, strict=True):
+        if isinstance(events, BaseException):
+            assert isinstance(events, ConflictError)
+            assert list(answer) == still
+        else:
+            assert runs[events[0].run_id] == {"resume": answer}
+
+
+@on_every_way
 async def test_a_run_that_was_started_either_way_is_joined_either_way(host: Host, protocol: str) -> None:
     thread_id = await host.thread()
     sent = await host.midstream.send(thread_id, "brief", "Hello")

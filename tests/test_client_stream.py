@@ -188,6 +188,27 @@ async def test_what_a_joined_run_tells_twice_is_shown_once(host: Host) -> None:
     assert [event.text for event in events if isinstance(event, Token)] == ["a ", "b ", "c ", "d ", "c "]
 
 
+async def test_the_same_word_twice_in_a_millisecond_is_shown_twice(host: Host) -> None:
+    """Nothing is told again to who has started the run, until the stream breaks off."""
+
+    def told(*parts: tuple[str, Any]) -> bytes:
+        return b"".join(
+            f"id: 1700000000000-0\nevent: {event}\ndata: {json.dumps(data)}\n\n".encode()
+            for event, data in parts
+        )
+
+    headers = {"content-type": "text/event-stream", "location": STREAM}
+    kept = [metadata(1), token("no, "), token("no, "), token("yes")]
+    server = Server(
+        httpx.Response(200, headers=headers, stream=Dropping(told(*kept[:3]))),
+        httpx.Response(200, headers=headers, content=told(*kept, ("end", None))),
+    )
+
+    events = await server.events(host)
+
+    assert [event.text for event in events if isinstance(event, Token)] == ["no, ", "no, ", "yes"]
+
+
 async def test_a_second_attempt_takes_back_what_the_first_did_not_commit(host: Host) -> None:
     """The worker died in mid-answer: `m1` had been committed, `m2` had not."""
     server = Server(

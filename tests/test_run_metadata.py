@@ -98,12 +98,44 @@ async def test_a_halted_run_says_so_in_its_metadata_and_others_do_not(
     of_plain: Any = found[plain["run_id"]]["metadata"]
     assert of_plain["mine"] == 1
     assert not {"halt_reason", "preemption"} & of_plain.keys()
+    again = await client.runs.create(thread_id, "brief", input=said("Again."), metadata=of_stopped)
+    await client.runs.join(thread_id, again["run_id"])
+    of_again: Any = (await client.runs.get(thread_id, again["run_id"]))["metadata"]
+    assert not {"halt_reason", "preemption"} & of_again.keys()
+    assert of_again["client_halt_reason"] == "the person left"
 
     def synchronously() -> Any:
         with get_sync_client(url=hosted_url, api_key=None) as other:
             return other.runs.list(thread_id)
 
-    assert await asyncio.to_thread(synchronously) == list(found.values())
+    assert (await asyncio.to_thread(synchronously))[1:] == list(found.values())
+
+
+async def test_a_run_that_a_cron_began_is_steered_and_halted_like_any_other(client: LangGraphClient) -> None:
+    thread_id = (await client.threads.create())["thread_id"]
+    cron: Any = await client.crons.create_for_thread(
+        thread_id,
+        "agent",
+        schedule="* * * * * *",
+        input=said("Tick."),
+        metadata={"mine": 1},
+        multitask_strategy="reject",
+    )
+    async with asyncio.timeout(WITHIN_SECONDS):
+        while not (runs := await client.runs.list(thread_id)):
+            await asyncio.sleep(0.02)
+        await client.crons.delete(cron["cron_id"])
+        await post(client, thread_id, steer("Shorter!"))
+        await post(client, thread_id, halt("no more"))
+        await client.runs.join(thread_id, runs[0]["run_id"])
+
+    [run] = await client.runs.list(thread_id)
+    metadata: Any = run["metadata"]
+    assert (run["status"], metadata["mine"], metadata["halt_reason"]) == ("success", 1, "no more")
+    state: Any = await client.threads.get_state(thread_id)
+    shown: Any = await client.http.get(f"/threads/{thread_id}/preemption")
+    assert shown["pending"] == []
+    assert sum(message["content"] == "Shorter!" for message in state["values"]["messages"]) == 1
 
 
 async def test_pages_and_columns_are_as_asked_for(client: LangGraphClient) -> None:
@@ -323,8 +355,11 @@ async def test_whatever_goes_wrong_with_our_part_the_servers_own_answer_arrives(
     assert await call(app, "GET", LIST) == await call(servers[1], "GET", LIST)
 
 
+ODD = ["halt_reason", {"run_id": RUN, "halt_reason": None}]
+
+
 async def test_a_run_without_metadata_and_an_answer_that_is_no_run_stay_as_they_are() -> None:
-    for content in ({"run_id": RUN}, {"detail": RUN}, [], [{"run_id": "other", "metadata": {}}], None):
+    for content in ({"run_id": RUN}, {"detail": RUN}, [], [{"run_id": "other", "metadata": {}}], None, ODD):
         server = Runs({}, single=True)
         server.content = content
         app, _ = keeping(server)
@@ -437,6 +472,37 @@ def test_the_servers_answer_is_only_written_anew_where_something_is_added() -> N
     assert added == b'[{"run_id":"a","metadata":{"halt_reason":"x"}}]'
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_a_client_gave_a_run_under_our_names_is_shown_under_another(fails: bool) -> None:
+    """A run that nobody halted has no halt reason, and nobody's words are lost."""
+    given: dict[str, Any] = {
+        "halt_reason": "mine",
+        "client_halt_reason": {"a": 1},
+        "preemption": [],
+        "b": None,
+    }
+    server = Runs(
+        {"run_id": "other", "metadata": given},
+        {"run_id": RUN, "metadata": {"halt_reason": "mine"}},
+        {"run_id": "third", "metadata": {"client_preemption": 1}},
+    )
+    app, _ = keeping(server, fails=fails)
+
+    *_, body, _ = await call(app, "GET", LIST)
+
+    ours = {} if fails else {"halt_reason": "enough ☃", "preemption": NEVER_HALTED}
+    assert [run["metadata"] for run in json.loads(body)] == [
+        {
+            "client_client_halt_reason": "mine",
+            "client_halt_reason": {"a": 1},
+            "client_preemption": [],
+            "b": None,
+        },
+        {"client_halt_reason": "mine", **ours},
+        {"client_preemption": 1},
+    ]
+
+
 names = st.sampled_from(["a", "b"])
 texts = st.sampled_from(
     ["", "x", "}", "{", '{"run_id":"a"', "\\", '"', "},", '},"multitask_strategy":', '"kwargs":{']
@@ -489,8 +555,11 @@ def test_however_an_answer_is_written_anew_it_says_the_same(
     content = [selected(row) for row in content] if isinstance(content, list) else selected(content)
     expected = copy.deepcopy(content)
     for row in expected if isinstance(expected, list) else [expected]:
+        given: Any = row.get("metadata") or {}
+        if "halt_reason" in given:
+            given["client_halt_reason"] = given.pop("halt_reason")
         if row.get("run_id") in said and "metadata" in row:
-            row["metadata"] = {**(row["metadata"] or {}), **said[row["run_id"]]}
+            row["metadata"] = {**given, **said[row["run_id"]]}
 
     answer = with_metadata(json.dumps(content, separators=(",", ":")).encode(), said)
     assert json.loads(answer or json.dumps(content)) == expected

@@ -12,12 +12,14 @@ import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midstream._asgi import GetSaver, Hold
-from midstream._run_notes import metadata_of
+from midstream._run_notes import SAID, metadata_of
 from midstream.ledger import Ledger
 
 _KWARGS = b'"kwargs":{'
 _AFTER_KWARGS = b'},"multitask_strategy":'
 """What stands around a run's `kwargs`. Seen in langgraph-api 0.11.1 and 0.16.7; elsewhere all is read."""
+
+_SAID = [f'"{name}"'.encode() for name in SAID]
 
 
 logger = logging.getLogger("midstream")
@@ -55,23 +57,39 @@ async def answer_about_runs(
 def with_metadata(
     body: bytes, said: Mapping[str, Mapping[str, Any]], *, without_ids: bool = False
 ) -> bytes | None:
-    """Returns an answer about runs with more in their metadata; None if it stays as it is.
+    """Returns an answer about runs with what the ledger says in their metadata; None if it stays as it is.
+
+    What a client gave a run under the ledger's names is kept, as `client_…`: a UI may start a run with the
+    metadata of an earlier one, and that one's halt is not this one's.
 
     Args:
         body: A run or a list of runs.
-        said: What to add, by run id.
+        said: What the ledger says, by run id.
         without_ids: Whether to leave out the runs' ids.
     """
-    if not said and not without_ids:
+    if not said and not without_ids and not any(name in body for name in _SAID):
         return None
     content = _read(body)
     changed = without_ids
     for run in content if isinstance(content, list) else [content]:
-        run_id = run.pop("run_id", None) if without_ids else run.get("run_id")
-        if run_id in said and "metadata" in run:
-            run["metadata"] = {**(run["metadata"] or {}), **said[run_id]}
+        if not isinstance(run, dict):
+            continue
+        run_id: Any = run.pop("run_id", None) if without_ids else run.get("run_id")
+        given = run.get("metadata") or {}
+        if "metadata" in run and (run_id in said or SAID & given.keys()):
+            run["metadata"] = {**_renamed(given), **said.get(run_id, {})}
             changed = True
     return orjson.dumps(content) if changed else None
+
+
+def _renamed(given: Mapping[str, Any]) -> dict[str, Any]:
+    renamed: dict[str, Any] = {}
+    for name, value in given.items():
+        shown = name
+        while shown in SAID or (shown != name and shown in given):
+            shown = f"client_{shown}"
+        renamed[shown] = value
+    return renamed
 
 
 def _read(body: bytes) -> Any:

@@ -16,6 +16,9 @@ KEPT_RUNS = 32
 ARCHIVE = 0
 """The root of the pages."""
 
+SAID = frozenset(("halt_reason", "preemption"))
+"""What a run's metadata says by these notes, and by nothing else."""
+
 
 class HaltRecord(TypedDict):
     """That a run was halted; small, so that a list of runs can be told from it."""

@@ -8,7 +8,7 @@ such a generator too, with some steps more.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
@@ -63,6 +63,9 @@ class Open:
     """Asks for a stream, by a method of the SDK's `runs` that returns one; replaces the one before."""
 
     call: Call
+
+    on_rejoin: Callable[[], None]
+    """Called before the server tells again what it has kept."""
 
 
 @dataclass(frozen=True, slots=True)

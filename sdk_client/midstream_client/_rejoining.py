@@ -10,7 +10,7 @@ millisecond would be left out, so they are asked for, too; who reads passes over
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -27,19 +27,26 @@ class UnreachableError(Exception):
 
 
 class RejoiningClient:
-    """An httpx client, of either kind, by which the SDK opens the stream of a run."""
+    """An httpx client, of either kind, by which the SDK opens the stream of a run.
 
-    def __init__(self, client: Any) -> None:
+    Args:
+        client: The SDK's own.
+        on_rejoin: Called before a stream is opened of which something is known.
+    """
+
+    def __init__(self, client: Any, on_rejoin: Callable[[], None]) -> None:
         self._client = client
+        self._on_rejoin = on_rejoin
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     def stream(self, method: str, url: str, *, headers: Mapping[str, str], **options: Any) -> _Opening:
-        asked = {
-            name: _before(value) if name.lower() == "last-event-id" else value
-            for name, value in headers.items()
-        }
+        asked = dict(headers)
+        for name in headers:
+            if name.lower() == "last-event-id":
+                self._on_rejoin()
+                asked[name] = _before(headers[name])
         return _Opening(self._client.stream(method, url, headers=asked, **options))
 
 

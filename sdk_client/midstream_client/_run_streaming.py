@@ -6,7 +6,8 @@ are void.
 
 Who joins a run that goes on is told some parts twice. Seen with langgraph-api 0.16.7: it listens, and then
 tells what it has kept up to that moment. Its ids are no names (they are the time, in milliseconds), so a part
-is passed over if the very same one came under the same id.
+is passed over if the very same one came under the same id. Of two that are the same in one millisecond, such
+a reader sees one; who has started the run, and reads it without a break, sees both.
 
 What a tool of a batch that asks people returns is told twice, too: when its own task in the node ends, and
 when the node does, which can be in a later run and say more (that a person has edited it). The first is held
@@ -47,6 +48,12 @@ class RunReader(Reader):
     recent: dict[str, list[Any]] = field(default_factory=dict)
     """The last parts by their ids, in order."""
 
+    is_rejoined: bool = False
+    """Whether parts may be told again."""
+
+    def on_rejoin(self) -> None:
+        self.is_rejoined = True
+
     def read(self, part: Any) -> StreamFlow[None]:
         if self._is_repeated(part):
             return
@@ -79,7 +86,7 @@ class RunReader(Reader):
         if not part.id:
             return False
         known = self.recent.setdefault(part.id, [])
-        if part in known:
+        if self.is_rejoined and part in known:
             return True
         known.append(part)
         if len(self.recent) > REMEMBERED:
@@ -121,7 +128,7 @@ def _is_of_task(about: Mapping[str, Any]) -> bool:
 def start(reader: RunReader, assistant_id: str, work: Mapping[str, Any]) -> StreamFlow[None]:
     """Starts a run and reads its stream."""
     options = {**CAN_BE_JOINED, "on_disconnect": "continue", **work}
-    yield Open(Call("runs", "stream", (reader.thread_id, assistant_id), options))
+    yield Open(Call("runs", "stream", (reader.thread_id, assistant_id), options), reader.on_rejoin)
     yield from _read(reader)
 
 
@@ -130,7 +137,8 @@ def join(reader: RunReader, run_id: str) -> StreamFlow[None]:
     yield from reader.begin(run_id)
     # Without modes: the server would filter by the names of its events, which are not those of the modes, and
     # leave out the tokens.
-    yield Open(Call("runs", "join_stream", (reader.thread_id, run_id), {"last_event_id": "-1"}))
+    from_the_first = {"last_event_id": "-1"}
+    yield Open(Call("runs", "join_stream", (reader.thread_id, run_id), from_the_first), reader.on_rejoin)
     yield from _read(reader)
 
 

@@ -46,6 +46,9 @@ from midstream_client._shown import Reader, is_preemption, messages_in
 
 CHANNELS = ("messages", "values", "lifecycle", "custom")
 
+MEANWHILE = 10
+"""How many runs may begin on a thread while one asks which of them is its own."""
+
 REOPENED = 5
 """How often a stream is opened again that says nothing new."""
 
@@ -189,9 +192,10 @@ def start(
         return None
     if run_id := (said.get("result") or {}).get("run_id"):
         return str(run_id)
-    # A resume does not say which run it has started.
-    newest = yield from again(Call("runs", "list", (thread_id,), {"limit": 1}))
-    return str(newest[0]["run_id"])
+    # A resume does not say which run it has started, and somebody else may have started another meanwhile.
+    newest = yield from again(Call("runs", "list", (thread_id,), {"limit": MEANWHILE}))
+    mine = (run for run in newest if (run.get("kwargs") or {}).get("command") == work["command"])
+    return str(next(mine, newest[0])["run_id"])
 
 
 def _command(

@@ -321,7 +321,7 @@ class Midstream:
                     try:
                         if isinstance(step, Open):
                             await _close(source)
-                            source = self._opened(step.call)
+                            source = self._opened(step)
                         elif isinstance(step, Subscribe):
                             await _close(source)
                             source = self._subscribed(step)
@@ -340,11 +340,11 @@ class Midstream:
         finally:
             await _close(source)
 
-    def _opened(self, call: Call) -> Any:
+    def _opened(self, step: Open) -> Any:
         # The SDK's own, but for how it opens the stream again.
-        http = type(self._client.http)(cast("Any", RejoiningClient(self._client.http.client)))
-        runs = type(self._client.runs)(http)
-        return getattr(runs, call.method)(*call.args, **call.options)
+        client: Any = RejoiningClient(self._client.http.client, step.on_rejoin)
+        runs = type(self._client.runs)(type(self._client.http)(client))
+        return getattr(runs, step.call.method)(*step.call.args, **step.call.options)
 
     async def _command(self, step: Command) -> Any:
         transport = self._transport(step.thread_id, is_websocket=False)

@@ -320,7 +320,7 @@ class SyncMidstream:
                     try:
                         if isinstance(step, Open):
                             _close(source)
-                            source = self._opened(step.call)
+                            source = self._opened(step)
                         elif isinstance(step, Subscribe):
                             _close(source)
                             source = self._subscribed(step)
@@ -339,11 +339,11 @@ class SyncMidstream:
         finally:
             _close(source)
 
-    def _opened(self, call: Call) -> Any:
+    def _opened(self, step: Open) -> Any:
         # The SDK's own, but for how it opens the stream again.
-        http = type(self._client.http)(cast("Any", RejoiningClient(self._client.http.client)))
-        runs = type(self._client.runs)(http)
-        return getattr(runs, call.method)(*call.args, **call.options)
+        client: Any = RejoiningClient(self._client.http.client, step.on_rejoin)
+        runs = type(self._client.runs)(type(self._client.http)(client))
+        return getattr(runs, step.call.method)(*step.call.args, **step.call.options)
 
     def _command(self, step: Command) -> Any:
         transport = self._transport(step.thread_id, is_websocket=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,9 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
 from support.process import QUIET, ROOT, ServerProcess, lay, passed_on
+
+PYTHON = os.environ.get("MIDSTREAM_SERVER_PYTHON", sys.executable)
+"""Of the environment with the server: `make test-line` runs the tests against another langgraph-api's."""
 
 
 class DevServer(ServerProcess):
@@ -33,7 +37,7 @@ class DevServer(ServerProcess):
         jobs: int = 10,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="midstream-dev-"))
-        command = [sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload"]
+        command = [PYTHON, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload"]
         command += ["--host", "127.0.0.1", "--port", "{port}", "--n-jobs-per-worker", str(jobs)]
         super().__init__("langgraph dev", command, self.folder, {**passed_on(), **QUIET, **(env or {})})
         lay(files, self.folder)

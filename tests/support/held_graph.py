@@ -20,6 +20,7 @@ import asyncio
 import os
 import re
 import time
+from collections import deque
 from pathlib import Path
 
 from langchain_core.tools import tool
@@ -53,15 +54,21 @@ async def hold(name: str) -> None:
 
 class HeldChatModel(ScriptedChatModel):
     async def _astream(self, messages, stop=None, run_manager=None, **kwargs):
+        late = deque([0.0], maxlen=20)
+        due = time.time() + self.interval_ms / 1000
         try:
             async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
+                late.append(time.time() - due)
                 if held := re.fullmatch(r"\\s*hold:(\\w+)\\W*", chunk.text):
                     await hold(held[1])
+                    late.clear()
+                due = time.time() + self.interval_ms / 1000
                 yield chunk
         finally:
             # When the provider's stream was closed, by the clock that all processes share.
             ended = time.time()
             asked = messages[-1].id
+            await asyncio.to_thread(note, "late", f"{asked} {max(*late, ended - due)}")
             await asyncio.to_thread(note, "ended", f"{asked} {ended}")
 
 
@@ -153,12 +160,19 @@ class Holds:
 
     async def ended(self, message_id: str) -> float:
         """Waits until the answer to this message has ended; returns when that was."""
+        return await self._number("ended", message_id)
+
+    async def late(self, message_id: str) -> float:
+        """Returns by how many seconds the process was late with one of the last words of that answer."""
+        return await self._number("late", message_id)
+
+    async def _number(self, name: str, message_id: str) -> float:
         deadline = time.monotonic() + WITHIN_SECONDS
         while True:
-            for line in await self._lines("ended", 1):
-                asked, at = line.split()
+            for line in await self._lines(name, 1):
+                asked, number = line.split()
                 if asked == message_id:
-                    return float(at)
+                    return float(number)
             assert time.monotonic() < deadline, f"the answer to {message_id} did not end"
             await asyncio.sleep(0.02)
 
