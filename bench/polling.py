@@ -16,7 +16,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from langgraph_sdk.client import LangGraphClient
 from bench.measure import quantile
 from bench.report import Check, Table, arguments, publish
 from bench.servers import cpu_seconds
+from bench.svg import Bar, bars
 from support.held_graph import Holds
 from support.postgres import postgres
 from support.server_threads import Started, post
@@ -262,6 +263,39 @@ def row(found: Found) -> list[str]:
     ]
 
 
+def picture(seen: Sequence[Found]) -> str:
+    def name(shape: Shape) -> str:
+        looks = f"every {shape.interval:g} s" if shape.graph == WITH else "preemption off"
+        return f"{shape.streams} streams, {looks}"
+
+    def load(value: Callable[[Found], float]) -> list[Bar]:
+        return [
+            Bar(name(each.shape), value(each), is_base=each.shape.graph == WITHOUT, text=f"{value(each):.0f}")
+            for each in seen
+        ]
+
+    def latency(found: Found) -> Bar:
+        low, middle, high = (
+            quantile([halt.from_posting * 1e3 for halt in found.halted], share) for share in (0.01, 0.5, 0.99)
+        )
+        kept = (found.shape.interval + LATENCY_SLACK) * 1e3
+        return Bar(name(found.shape), middle, low, high, limit=kept, text=f"{middle:.0f} ms")
+
+    return bars(
+        "Quiet streams on one worker that look for requests of other processes",
+        "one API process, one worker, PostgreSQL and Redis; grey: the same streams without looking",
+        [
+            ("Queries a second on PostgreSQL", load(lambda found: found.queries_per_second)),
+            ("The worker's processor, % of a core", load(lambda found: found.worker_cpu * 100)),
+            (
+                "From a host's post to the end of the stream, median; whisker: 1st to 99th percentile; "
+                "red: the interval and 100 ms",
+                [latency(found) for found in seen if found.halted],
+            ),
+        ],
+    )
+
+
 async def main(options: argparse.Namespace) -> None:
     order = random.Random(options.seed)
     with postgres() as uri:
@@ -287,6 +321,7 @@ async def main(options: argparse.Namespace) -> None:
                 quantile(latencies, 0.99),
             )
         ],
+        picture=picture(seen),
     )
 
 
