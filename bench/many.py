@@ -206,9 +206,9 @@ def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
                     f"{typical('cpu_ms_per_token'):.3f}",
                     f"{median(ratios):.2f}",
                     f"{typical('tokens_per_second'):.0f}",
-                    f"{typical('first_token_s') * 1e3:.0f}",
-                    f"{typical('gap_p50_ms'):.0f}",
-                    f"{typical('gap_p99_ms'):.0f}",
+                    f"{typical('first_token_s') * 1e3:,.0f}",
+                    f"{typical('gap_p50_ms'):,.0f}",
+                    f"{typical('gap_p99_ms'):,.0f}",
                     f"{typical('seconds'):.1f}",
                     f"{typical('queries_per_second'):.0f}",
                     f"{typical('ledger_queries_per_second'):.0f}",
@@ -239,7 +239,7 @@ def sealed(seals: Mapping[int, Sequence[float | None]]) -> Table:
     rows = []
     for threads, found in seals.items():
         seconds = [each for each in found if each is not None]
-        shown = [f"{quantile(seconds, share) * 1e3:.0f}" for share in (0.5, 0.9, 0.99)]
+        shown = [f"{quantile(seconds, share) * 1e3:,.0f}" for share in (0.5, 0.9, 0.99)]
         rows.append([str(threads), str(len(found)), str(len(found) - len(seconds)), *shown])
     return Table(
         "Each of the threads is halted; ms from the host's request to the word `sealed`",

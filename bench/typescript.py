@@ -45,7 +45,7 @@ SLOW: Sizes = {"tool arguments": (10_000, 20_000)}
 """What takes the other side minutes: it runs once with preemption off and once with it on."""
 
 SLOW_RUN_SECONDS, QUICK_RUN_SECONDS = 300, 3
-"""After so long such a run is ended, and with `--quick`."""
+"""After so much of the processor's time such a run is ended, and with `--quick`."""
 
 TRIES_EACH_ROUND = 5
 SILENT_MS = 1_000
@@ -206,7 +206,7 @@ def cost(found: dict[str, dict[str, Any]], sizes_of: Sizes) -> Table:
                 rows.append([kind, f"{size:,}", name, *each, *to_off])
     columns = ["content", "chunks", "package", "bare loop", "off", "on", "request waits"]
     return Table(
-        f"Processor time, us per chunk; medians (a run of more than {SLOW_RUN_SECONDS} s is ended)",
+        f"Processor time, us per chunk; medians (after {SLOW_RUN_SECONDS} s a run is ended)",
         [*columns, "on : off", "waits : off"],
         rows,
     )
