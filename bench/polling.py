@@ -35,7 +35,7 @@ from support.stack import Stack
 
 SECONDS = 10
 HALTED = 100
-HALTED_WITHIN_SECONDS = 50.0
+HALTED_WITHIN_SECONDS, QUICK_HALTED_WITHIN_SECONDS = 50.0, 5.0
 SETTLED_AFTER_SECONDS = 5.0
 LATENCY_SLACK = 0.1
 PROMISED = 200, 0.2
@@ -135,6 +135,9 @@ SHAPES = (
 )
 
 
+QUICK_SHAPES = (Shape(10, 0.2, WITHOUT), Shape(10, 0.2))
+
+
 @dataclass(frozen=True, slots=True)
 class Halted:
     """One stream that was halted: seconds until its provider's stream was closed."""
@@ -192,12 +195,12 @@ async def transactions(database: psycopg.AsyncConnection[Any]) -> int:
 
 
 async def halted(
-    client: LangGraphClient, folder: Path, runs: Sequence[Started], order: random.Random
+    client: LangGraphClient, folder: Path, runs: Sequence[Started], within: float, order: random.Random
 ) -> list[Halted]:
     holds = Holds(folder)
 
     async def one(run: Started) -> tuple[float, float, float]:
-        await asyncio.sleep(order.random() * HALTED_WITHIN_SECONDS)
+        await asyncio.sleep(order.random() * within)
         posted = time.time()
         await post(client, run.thread_id, "halt", reason="measured")
         answered = time.time()
@@ -218,7 +221,7 @@ async def halted(
     ]
 
 
-async def measured(shape: Shape, uri: str, order: random.Random) -> Found:
+async def measured(shape: Shape, uri: str, halted_within: float, order: random.Random) -> Found:
     env = {**ENVIRONMENT, "POLL_INTERVAL": str(shape.interval)}
     with Stack(FILES, line=LINE, postgres_uri=uri, jobs=shape.streams, env=env) as stack:
         pid = stack.workers[0].pid
@@ -234,7 +237,7 @@ async def measured(shape: Shape, uri: str, order: random.Random) -> Found:
             seen: list[Halted] = []
             if shape.graph == WITH:
                 some = order.sample(runs, min(HALTED, len(runs)))
-                seen = await halted(client, stack.folder, some, order)
+                seen = await halted(client, stack.folder, some, halted_within, order)
     taken = after[2] - before[2]
     found = Found(
         shape, (after[0] - before[0]) / taken, (after[1] - before[1]) / taken, os.getloadavg()[0], seen
@@ -298,8 +301,12 @@ def picture(seen: Sequence[Found]) -> str:
 
 async def main(options: argparse.Namespace) -> None:
     order = random.Random(options.seed)
+    shapes: Sequence[Shape] = SHAPES
+    within = HALTED_WITHIN_SECONDS
+    if options.quick:
+        shapes, within = QUICK_SHAPES, QUICK_HALTED_WITHIN_SECONDS
     with postgres() as uri:
-        seen = [await measured(shape, uri, order) for _ in range(options.rounds) for shape in SHAPES]
+        seen = [await measured(shape, uri, within, order) for _ in range(options.rounds) for shape in shapes]
     columns = ["streams", "poll_interval", "queries/s", "worker's cpu", "p50 ms", "p90", "p99"]
     columns += ["lag p99", "p99 less lag", "load"]
     table = Table(
@@ -309,18 +316,20 @@ async def main(options: argparse.Namespace) -> None:
     )
     promised = [each for each in seen if (each.shape.streams, each.shape.interval) == PROMISED]
     latencies = [halt.from_posting for each in promised for halt in each.halted]
+    checks = [
+        Check(
+            f"seconds from post to the end of the stream, {PROMISED[0]} streams, p99",
+            PROMISED[1] + LATENCY_SLACK,
+            quantile(latencies, 0.99),
+        )
+        for _ in promised[:1]
+    ]
     publish(
         "polling",
         [table],
         options={**vars(options), "line": LINE, "halted": HALTED},
         samples={"found": [asdict(each) for each in seen]},
-        checks=[
-            Check(
-                f"seconds from post to the end of the stream, {PROMISED[0]} streams, p99",
-                PROMISED[1] + LATENCY_SLACK,
-                quantile(latencies, 0.99),
-            )
-        ],
+        checks=checks,
         picture=picture(seen),
     )
 
