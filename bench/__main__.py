@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from bench import ROOT
+from bench import HAS_STACK, ROOT
 from bench.report import QUICK
 
 MINUTES = {
@@ -21,7 +21,7 @@ MINUTES = {
     "tool_node": 6,
     "run_list": 2,
     "polling": 8,
-    "typescript": 17,
+    "typescript": 23,
 }
 """How long each takes on two cores that have nothing else to do."""
 
@@ -46,7 +46,7 @@ def lacking(name: str) -> str | None:
     """Returns what a benchmark cannot run without and is not there."""
     if name == "typescript" and shutil.which("npm") is None:
         return "there is no npm"
-    if name == "polling" and not (ROOT / ".venv-distributed" / ".installed").exists():
+    if name == "polling" and not HAS_STACK:
         return "`make test-distributed` has not set its servers up"
     return None
 
