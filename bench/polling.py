@@ -286,13 +286,12 @@ def picture(seen: Sequence[Found]) -> str:
 
     return bars(
         "Quiet streams on one worker that look for requests of other processes",
-        "one API process, one worker, PostgreSQL and Redis; grey: the same streams without looking",
+        "grey: without looking; times: median, whisker: 1st to 99th percentile, red: the interval and 100 ms",
         [
             ("Queries a second on PostgreSQL", load(lambda found: found.queries_per_second)),
             ("The worker's processor, % of a core", load(lambda found: found.worker_cpu * 100)),
             (
-                "From a host's post to the end of the stream, median; whisker: 1st to 99th percentile; "
-                "red: the interval and 100 ms",
+                "From a host's post to the end of the stream",
                 [latency(found) for found in seen if found.halted],
             ),
         ],
