@@ -87,6 +87,8 @@ async function run(model, { preemption, onBoundary, onToken } = {}) {
     customHandlers,
     hooks,
     preemption,
+    // Otherwise a tool call of more than 64 KiB is an error.
+    streamLimits: { maxToolCallArgBytes: 0 },
     tokenCounter: (message) => String(message.content).length,
   });
   made.Graph.overrideModel = model;
