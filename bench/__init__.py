@@ -12,5 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+HAS_STACK = (ROOT / ".venv-distributed" / ".installed").exists()
+"""Whether `make test-distributed` has set up what the servers of several processes run from."""
+
 # The example models and the tests' server are no installed packages.
 sys.path[:0] = [str(ROOT / name) for name in ("graphs", "tests") if str(ROOT / name) not in sys.path]

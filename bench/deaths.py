@@ -18,11 +18,10 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import END, START, StateGraph
 
-from bench.models import PacedModel
-from bench.processes import child, kill, killed_itself
-from midstream import Ledger, MidstreamState, ModelNode, Preemption
+from bench.paced_graph import PacedModel, agent
+from bench.processes import child, kill, killed_itself, shared_out
+from midstream import Ledger, ModelNode, Preemption
 
 KILLS = 3
 STEERS = ("first", "second")
@@ -56,20 +55,16 @@ class Death:
     """Kills that met a living run."""
 
 
-def agent(saver: Any) -> Any:
+def steered(saver: Any) -> Any:
     model = PacedModel(interval=GAP_SECONDS, words=WORDS)
-    builder = StateGraph(MidstreamState)
-    builder.add_node("model", ModelNode(model, preemption=Preemption(poll_interval=0.05)))
-    builder.add_edge(START, "model")
-    builder.add_edge("model", END)
-    return builder.compile(checkpointer=saver)
+    return agent(ModelNode(model, preemption=Preemption(poll_interval=0.05)), saver)
 
 
 async def run(path: Path, thread_id: str, *, follow_up: bool) -> None:
     """Runs the thread, or goes on with it, to its end; or says something more to one that has ended."""
     config: Any = {"configurable": {"thread_id": thread_id}}
     async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
-        graph = agent(saver)
+        graph = steered(saver)
         state = await graph.aget_state(config)
         if not state.values:
             await graph.ainvoke({"messages": [HumanMessage("Go on.", id="ask")]}, config, durability="sync")
@@ -119,7 +114,7 @@ def steer(path: Path, thread_id: str, text: str) -> None:
 
 def found_in(path: Path, thread_id: str, texts: Sequence[str], kills: int, waited: int) -> Death:
     with SqliteSaver.from_conn_string(str(path)) as saver:
-        values = agent(saver).get_state({"configurable": {"thread_id": thread_id}}).values
+        values = steered(saver).get_state({"configurable": {"thread_id": thread_id}}).values
     injected = [
         str(message.text)
         for message in values["messages"]
@@ -145,7 +140,10 @@ def found_in(path: Path, thread_id: str, texts: Sequence[str], kills: int, waite
 
 def deaths(tries: int, seed: int, folder: Path) -> list[Death]:
     """So many runs that are killed."""
-    chance = random.Random(seed)
-    found = [death(folder / f"{number}.sqlite", chance) for number in range(tries)]
+
+    def one(number: int, folder: Path) -> Death:
+        return death(folder / "run.sqlite", random.Random(f"{seed} {number}"))
+
+    found = shared_out(one, tries, folder)
     print("killed and steered runs: done", flush=True)
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessageChunk
@@ -23,7 +23,9 @@ from bench.report import Check, Table, arguments, publish
 from bench.svg import Line, lines
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 200_000)
-MEMORY_CHUNKS = 20_000
+QUICK_SIZES = (1_000, 10_000, 100_000)
+MEMORY_CHUNKS, QUICK_MEMORY_CHUNKS = 20_000, 2_000
+MEMORY_ROUNDS = 3
 LIMIT_GROWTH, LIMIT_MEMORY = 11.0, 2.0
 CONTENTS: tuple[Content, ...] = ("text", "blocks")
 
@@ -54,7 +56,7 @@ async def held(model: FreshModel, side: Side) -> float:
         tracemalloc.stop()
 
 
-async def memory(rounds: int) -> dict[str, dict[str, list[float]]]:
+async def memory(chunks: int, rounds: int) -> dict[str, dict[str, list[float]]]:
     found: dict[str, dict[str, list[float]]] = {}
     versions: list[tuple[str, Content, str | None]] = [
         ("text", "text", None),
@@ -62,7 +64,7 @@ async def memory(rounds: int) -> dict[str, dict[str, list[float]]]:
         ('text, output_version="v1"', "text", "v1"),
     ]
     for name, content, version in versions:
-        model = FreshModel(size=MEMORY_CHUNKS, content=content, output_version=version)
+        model = FreshModel(size=chunks, content=content, output_version=version)
         sides = in_graph(model, invoked, names=[LOOP, NODE])
         for side in sides:
             await side.run()
@@ -70,10 +72,10 @@ async def memory(rounds: int) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def picture(samples: dict[str, Any]) -> str:
+def picture(samples: dict[str, Any], sizes: Sequence[int]) -> str:
     def line(content: Content, name: str) -> Line:
         taken = samples[f"seconds, {content}"]
-        points = [(size, median(taken[f"{size} {name}"]) * 1e3) for size in SIZES]
+        points = [(size, median(taken[f"{size} {name}"]) * 1e3) for size in sizes]
         short = "ModelNode" if name == NODE else "plain node"
         return Line(f"{short}, {content}", points, CONTENTS.index(content), is_base=name == LOOP)
 
@@ -87,31 +89,32 @@ def picture(samples: dict[str, Any]) -> str:
 
 async def main() -> None:
     options = arguments(__doc__, rounds=9)
+    sizes, chunks = (QUICK_SIZES, QUICK_MEMORY_CHUNKS) if options.quick else (SIZES, MEMORY_CHUNKS)
     samples: dict[str, Any] = {}
     checks: list[Check] = []
     rows: list[list[str]] = []
 
     for content in CONTENTS:
         sides = []
-        for size in SIZES:
+        for size in sizes:
             model = ReadyModel(size=size, content=content)
             for side in in_graph(model, invoked, names=[LOOP, NODE]):
                 sides.append(Side(f"{size} {side.name}", side.run, side.prepare))
         taken = await in_turns(sides, rounds=options.rounds, seed=options.seed)
         samples[f"seconds, {content}"] = taken
         for name in (LOOP, NODE):
-            seconds = {size: taken[f"{size} {name}"] for size in SIZES}
+            seconds = {size: taken[f"{size} {name}"] for size in sizes}
             growth = median([far / near for far, near in zip(seconds[100_000], seconds[10_000], strict=True)])
             rows.append(
                 [content, name]
-                + [f"{median(seconds[size]) / size * 1e6:.2f}" for size in SIZES]
+                + [f"{median(seconds[size]) / size * 1e6:.2f}" for size in sizes]
                 + [f"{growth:.2f}"]
             )
             if name == NODE:
                 checks.append(Check(f"{content}: 100,000 chunks to 10,000", LIMIT_GROWTH, growth))
         print(f"{content}: done", flush=True)
 
-    by_kind = await memory(3)
+    by_kind = await memory(chunks, 1 if options.quick else MEMORY_ROUNDS)
     samples["bytes per chunk"] = by_kind
     memory_rows = []
     for kind, by_side in by_kind.items():
@@ -125,19 +128,19 @@ async def main() -> None:
         [
             Table(
                 f"Processor time, us per chunk by length of the answer, {options.rounds} rounds in turns",
-                ["content", "node", *(f"{size:,}" for size in SIZES), "100,000 : 10,000"],
+                ["content", "node", *(f"{size:,}" for size in sizes), "100,000 : 10,000"],
                 rows,
             ),
             Table(
-                f"Bytes per chunk alive at the last of {MEMORY_CHUNKS:,} chunks",
+                f"Bytes per chunk alive at the last of {chunks:,} chunks",
                 ["content", "plain node", "ModelNode", "difference", "ratio"],
                 memory_rows,
             ),
         ],
-        options={"rounds": options.rounds, "seed": options.seed, "sizes": list(SIZES)},
+        options={"rounds": options.rounds, "seed": options.seed, "sizes": list(sizes)},
         samples=samples,
         checks=checks,
-        picture=picture(samples),
+        picture=picture(samples, sizes),
     )
 
 

@@ -23,8 +23,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph_sdk.client import LangGraphClient
 
-from bench.paced_graph import agent
-from midstream import Ledger
+from bench.paced_graph import ToldModel, agent
+from midstream import Ledger, ModelNode
 from midstream_client import Midstream
 from support.dev_server import DevServer
 from support.postgres import postgres
@@ -165,7 +165,7 @@ Start = Callable[[Provider], Awaitable[tuple[Events, Callable[[], Awaitable[obje
 @asynccontextmanager
 async def same_process() -> AsyncIterator[Start]:
     saver = InMemorySaver()
-    graph = agent(saver)
+    graph = agent(ModelNode(ToldModel()), saver)
 
     async def start(provider: Provider) -> tuple[Events, Callable[[], Awaitable[object]]]:
         thread_id = str(uuid.uuid4())
@@ -251,7 +251,7 @@ async def _runner(uri: str) -> AsyncIterator[Callable[[str, str], Events]]:
 async def run_on(uri: str) -> None:
     """Runs the threads whose ids come on standard input, and prints what is streamed."""
     async with AsyncPostgresSaver.from_conn_string(uri) as saver:
-        graph = agent(saver)
+        graph = agent(ModelNode(ToldModel()), saver)
         while line := await asyncio.to_thread(sys.stdin.readline):
             async for kind, data in of_graph(graph, *json.loads(line)):
                 print(json.dumps([kind, data]), flush=True)

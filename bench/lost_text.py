@@ -23,10 +23,9 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import END, START, StateGraph
 
-from bench.models import PacedModel
-from bench.processes import DONE_WITHIN_SECONDS, child, ended
+from bench.paced_graph import PacedModel, agent
+from bench.processes import DONE_WITHIN_SECONDS, child, ended, shared_out
 from midstream import Ledger, MidstreamState, ModelNode, Preemption
 
 FAULTS = ("steered", "halted", "cancelled", "killed")
@@ -61,17 +60,14 @@ class Told:
     """Whether the thread could be gone on with to a whole answer."""
 
 
-def agent(node: str, saver: Any) -> Any:
+def talking(node: str, saver: Any) -> Any:
     model = PacedModel(interval=GAP_SECONDS, words=WORDS)
 
     async def plain(state: MidstreamState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke(state["messages"])]}
 
     ours = ModelNode(model, preemption=Preemption(poll_interval=0.05))
-    builder: Any = StateGraph(MidstreamState)
-    builder.add_node("model", ours if node == OURS else plain)
-    builder.add_edge(START, "model").add_edge("model", END)
-    return builder.compile(checkpointer=saver)
+    return agent(ours if node == OURS else plain, saver)
 
 
 class Run:
@@ -108,7 +104,7 @@ class Run:
                 asyncio.timeout(DONE_WITHIN_SECONDS),
                 AsyncSqliteSaver.from_conn_string(str(path)) as saver,
             ):
-                async for chunk, _ in agent(node, saver).astream(given, CONFIG, stream_mode="messages"):
+                async for chunk, _ in talking(node, saver).astream(given, CONFIG, stream_mode="messages"):
                     if chunk.type == "AIMessageChunk" and chunk.text:
                         os.write(self._write, f"{json.dumps([chunk.id, chunk.text])}\n".encode())
         except asyncio.CancelledError:
@@ -153,10 +149,10 @@ def told(node: str, fault: str, path: Path, chance: random.Random) -> Told:
         saver.setup()
     seen = shown(node, fault, path, chance)
     with SqliteSaver.from_conn_string(str(path)) as saver:
-        is_open = bool(agent(node, saver).get_state(CONFIG).next)
+        is_open = bool(talking(node, saver).get_state(CONFIG).next)
     last = "".join(text for _, text in Run(node, path, None if is_open else "And?"))
     with SqliteSaver.from_conn_string(str(path)) as saver:
-        state = agent(node, saver).get_state(CONFIG)
+        state = talking(node, saver).get_state(CONFIG)
 
     kept = {message.id: message for message in state.values["messages"]}
     sealed = [message for message in kept.values() if _is_sealed(message)]
@@ -186,14 +182,12 @@ def _missing(seen: str, kept: BaseMessage | None) -> int:
 
 def texts(tries: int, seed: int, folder: Path) -> dict[str, dict[str, list[Told]]]:
     """So many runs of each fault, by the node that they run on."""
+
+    def played(fault: str, node: str, number: int, folder: Path) -> Told:
+        return told(node, fault, folder / "run.sqlite", random.Random(f"{seed} {fault} {number}"))
+
     found: dict[str, dict[str, list[Told]]] = {}
     for fault in FAULTS:
-        found[fault] = {node: [] for node in NODES}
-        for number in range(tries):
-            for node in NODES:
-                chance = random.Random(f"{seed} {fault} {number}")
-                found[fault][node].append(told(node, fault, folder / "run.sqlite", chance))
-                for each in folder.iterdir():
-                    each.unlink()
+        found[fault] = {node: shared_out(partial(played, fault, node), tries, folder) for node in NODES}
         print(f"{fault} runs: done", flush=True)
     return found

@@ -2,8 +2,9 @@
 
 Both servers run side by side and are loaded in turns. Each thread streams an answer at a pace that a machine
 can keep up with, so what is compared is the server's own work: its processor time for each token, the gap
-between two tokens as a client sees it, and memory. With midstream each run also looks for new requests
-several times a second. Then as many threads stream again, and each is halted at a moment of its own.
+between two tokens as a client sees it, what it asks of its storage, and memory. With midstream each run also
+looks for new requests several times a second. Then as many threads stream again, and each is halted at a
+moment of its own.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import httpx
 from langgraph_sdk.client import LangGraphClient
 
+from bench.counting_graph import Counts
 from bench.measure import median, quantile
 from bench.report import Table, arguments, publish
 from bench.servers import WITH, WITHOUT, cpu_seconds, resident_mb, saying, scripted, server, streamed
@@ -60,10 +64,31 @@ class Crowd:
     """From the first call to the last token."""
 
     server_mb: float
+    queries: int
+    """What the server asked of its storage, from the first call to the last token."""
+
+    ledger_queries: int
+    """How many of these were to midstream's ledger."""
 
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds
+
+    @property
+    def queries_per_second(self) -> float:
+        return self.queries / self.seconds
+
+    @property
+    def ledger_queries_per_second(self) -> float:
+        return self.ledger_queries / self.seconds
+
+
+class Loaded(NamedTuple):
+    """A server that threads stream from."""
+
+    server: DevServer
+    client: LangGraphClient
+    counts: Counts
 
 
 async def one(client: LangGraphClient, graph: str) -> list[float]:
@@ -76,11 +101,13 @@ async def one(client: LangGraphClient, graph: str) -> list[float]:
     return moments
 
 
-async def crowd(server: DevServer, client: LangGraphClient, graph: str, threads: int) -> Crowd:
-    before, began = cpu_seconds(server.pid), time.perf_counter()
+async def crowd(loaded: Loaded, graph: str, threads: int) -> Crowd:
+    server, client, counts = loaded
+    before, asked, began = cpu_seconds(server.pid), counts.read(), time.perf_counter()
     async with asyncio.timeout(CROWD_SECONDS):
         streams = await asyncio.gather(*(one(client, graph) for _ in range(threads)))
     taken, used = time.perf_counter() - began, cpu_seconds(server.pid) - before
+    queries, ledger_queries = (after - earlier for after, earlier in zip(counts.read(), asked, strict=True))
     gaps = [b - a for moments in streams for a, b in pairwise(moments[1:])]
     tokens = sum(len(moments) - 1 for moments in streams)
     return Crowd(
@@ -92,6 +119,8 @@ async def crowd(server: DevServer, client: LangGraphClient, graph: str, threads:
         gap_p99_ms=quantile(gaps, 0.99) * 1e3,
         seconds=taken,
         server_mb=resident_mb(server.pid),
+        queries=queries,
+        ledger_queries=ledger_queries,
     )
 
 
@@ -123,7 +152,7 @@ async def halted(client: LangGraphClient, threads: int, chance: random.Random) -
 
 
 async def measured(
-    crowds: Sequence[int], rounds: int, seed: int
+    crowds: Sequence[int], rounds: int, fewest_halts: int, seed: int
 ) -> tuple[dict[str, list[Crowd]], dict[int, list[float | None]]]:
     order = random.Random(seed)
     seals: dict[int, list[float | None]] = {threads: [] for threads in crowds}
@@ -131,25 +160,28 @@ async def measured(
     # Without kept connections: a server closes idle ones, perhaps just as the next request goes out.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with AsyncExitStack() as stack:
-        servers: dict[bool, tuple[DevServer, LangGraphClient]] = {}
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="midstream-bench-")))
+        servers: dict[bool, Loaded] = {}
         for has_app in (True, False):
+            path = folder / f"queries-{has_app}"
+            counts = Counts(path)
             running = stack.enter_context(
-                server(midstream=has_app, env=scripted(INTERVAL_MS), jobs=max(crowds))
+                server(midstream=has_app, env=scripted(INTERVAL_MS), jobs=max(crowds), counts=path)
             )
             client = await stack.enter_async_context(running.client())
             # The SDK's own client would let only some of the streams through at a time.
             client.http.client._transport = httpx.AsyncHTTPTransport(limits=limits, retries=5)
-            servers[has_app] = running, client
+            servers[has_app] = Loaded(running, client, counts)
         for has_app, graph in WAYS.values():
-            await crowd(*servers[has_app], graph, 2)
+            await crowd(servers[has_app], graph, 2)
         for threads in crowds:
             for _ in range(rounds if threads < FULL else 1):
                 for way in order.sample(sorted(WAYS), len(WAYS)):
                     has_app, graph = WAYS[way]
-                    found[way].append(await crowd(*servers[has_app], graph, threads))
+                    found[way].append(await crowd(servers[has_app], graph, threads))
             # A single thread is halted a few times more, for a p99 that means something.
-            for _ in range(max(rounds, FEWEST_HALTS // threads) if threads < FULL else 1):
-                seals[threads] += await halted(servers[True][1], threads, order)
+            for _ in range(max(rounds, fewest_halts // threads) if threads < FULL else 1):
+                seals[threads] += await halted(servers[True].client, threads, order)
             print(f"{threads} threads: done", flush=True)
     return found, seals
 
@@ -174,10 +206,12 @@ def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
                     f"{typical('cpu_ms_per_token'):.3f}",
                     f"{median(ratios):.2f}",
                     f"{typical('tokens_per_second'):.0f}",
-                    f"{typical('first_token_s') * 1e3:.0f}",
-                    f"{typical('gap_p50_ms'):.0f}",
-                    f"{typical('gap_p99_ms'):.0f}",
+                    f"{typical('first_token_s') * 1e3:,.0f}",
+                    f"{typical('gap_p50_ms'):,.0f}",
+                    f"{typical('gap_p99_ms'):,.0f}",
                     f"{typical('seconds'):.1f}",
+                    f"{typical('queries_per_second'):.0f}",
+                    f"{typical('ledger_queries_per_second'):.0f}",
                     f"{typical('server_mb'):.0f}",
                 ]
             )
@@ -193,6 +227,8 @@ def table(found: dict[str, list[Crowd]], crowds: Sequence[int]) -> Table:
             "gap p50",
             "gap p99",
             "seconds",
+            "queries/s",
+            "to the ledger",
             "MB",
         ],
         rows,
@@ -203,7 +239,7 @@ def sealed(seals: Mapping[int, Sequence[float | None]]) -> Table:
     rows = []
     for threads, found in seals.items():
         seconds = [each for each in found if each is not None]
-        shown = [f"{quantile(seconds, share) * 1e3:.0f}" for share in (0.5, 0.9, 0.99)]
+        shown = [f"{quantile(seconds, share) * 1e3:,.0f}" for share in (0.5, 0.9, 0.99)]
         rows.append([str(threads), str(len(found)), str(len(found) - len(seconds)), *shown])
     return Table(
         "Each of the threads is halted; ms from the host's request to the word `sealed`",
@@ -213,8 +249,8 @@ def sealed(seals: Mapping[int, Sequence[float | None]]) -> Table:
 
 
 async def main(options: argparse.Namespace) -> None:
-    crowds = CROWDS[:2] if options.quick else CROWDS
-    found, seals = await measured(crowds, options.rounds, options.seed)
+    crowds, fewest = (CROWDS[:2], 2) if options.quick else (CROWDS, FEWEST_HALTS)
+    found, seals = await measured(crowds, options.rounds, fewest, options.seed)
 
     def drawn(way: str, name: str) -> list[tuple[float, float]]:
         return [

@@ -1,4 +1,4 @@
-"""Chat models that say what a benchmark needs, at the pace that it needs."""
+"""A chat model that says what a benchmark needs, without delay."""
 
 from __future__ import annotations
 
@@ -103,40 +103,6 @@ class ReadyModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         return await agenerate_from_stream(self._astream(messages, stop, None, **kwargs))
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        raise NotImplementedError("only streams, and only on an event loop")
-
-
-class PacedModel(BaseChatModel):
-    """Streams a word every `interval` seconds; after `silent_after` words it is silent and does not end."""
-
-    interval: float = 0.02
-    words: int = 1000
-    silent_after: int | None = None
-
-    @property
-    def _llm_type(self) -> str:
-        return "paced"
-
-    async def _astream(
-        self,
-        messages: list[BaseMessage],  # noqa: ARG002
-        stop: list[str] | None = None,  # noqa: ARG002
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002
-        **_: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        for number in range(self.words):
-            if number == self.silent_after:
-                await asyncio.Event().wait()
-            await asyncio.sleep(self.interval)
-            yield ChatGenerationChunk(message=AIMessageChunk(content=f"word{number} "))
 
     def _generate(
         self,

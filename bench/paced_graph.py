@@ -1,4 +1,4 @@
-"""An agent whose model streams at the pace that it is told: `{"gap_ms": 20, "silent_after": null}`.
+"""Models that stream at a pace, and an agent whose message tells it: `{"gap_ms": 20, "silent_after": null}`.
 
 A server loads this file by its path, so it stands on nothing else of the benchmarks.
 """
@@ -19,15 +19,21 @@ from langgraph.graph import END, START, StateGraph
 
 from midstream import MidstreamState, ModelNode
 
-WORDS = 1000
 
+class PacedModel(BaseChatModel):
+    """Streams a word every `interval` seconds; after `silent_after` words it is silent and does not end."""
 
-class ToldModel(BaseChatModel):
-    """Streams a word after each gap; after so many it is silent, and does not end."""
+    interval: float = 0.02
+    words: int = 1000
+    silent_after: int | None = None
 
     @property
     def _llm_type(self) -> str:
-        return "told"
+        return "paced"
+
+    def pace(self, messages: list[BaseMessage]) -> tuple[float, int | None]:  # noqa: ARG002
+        """Returns the interval, and after how many words it is silent."""
+        return self.interval, self.silent_after
 
     async def _astream(
         self,
@@ -36,11 +42,11 @@ class ToldModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002
         **_: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        told = json.loads(messages[-1].text)
-        for number in range(WORDS):
-            if number == told["silent_after"]:
+        interval, silent_after = self.pace(messages)
+        for number in range(self.words):
+            if number == silent_after:
                 await asyncio.Event().wait()
-            await asyncio.sleep(told["gap_ms"] / 1000)
+            await asyncio.sleep(interval)
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"word{number} "))
 
     def _generate(
@@ -53,12 +59,21 @@ class ToldModel(BaseChatModel):
         raise NotImplementedError("only streams, and only on an event loop")
 
 
-def agent(saver: BaseCheckpointSaver[Any] | None = None) -> Any:
+class ToldModel(PacedModel):
+    """Takes its pace from the last message."""
+
+    def pace(self, messages: list[BaseMessage]) -> tuple[float, int | None]:
+        told = json.loads(messages[-1].text)
+        return told["gap_ms"] / 1000, told["silent_after"]
+
+
+def agent(node: Any, saver: BaseCheckpointSaver[Any] | None = None) -> Any:
+    """Returns a graph of this node alone."""
     builder = StateGraph(MidstreamState)
-    builder.add_node("model", ModelNode(ToldModel()))
+    builder.add_node("model", node)
     builder.add_edge(START, "model")
     builder.add_edge("model", END)
     return builder.compile(checkpointer=saver)
 
 
-graph = agent()
+graph = agent(ModelNode(ToldModel()))

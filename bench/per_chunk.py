@@ -18,13 +18,13 @@ from typing import Any
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.messages.ai import add_ai_message_chunks
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
 
 from bench.measure import Ratio, Side, in_turns, median
 from bench.models import ReadyModel
+from bench.paced_graph import agent
 from bench.report import Check, Table, arguments, publish
 from bench.svg import Bar, bars
-from midstream import Ledger, MidstreamState, ModelNode, Preemption, SealControl, sealable
+from midstream import Ledger, ModelNode, Preemption, SealControl, sealable
 
 CHUNKS = 20_000
 BREATH = 100
@@ -126,11 +126,7 @@ def in_graph(model: ReadyModel, drive: Drive, *, names: Sequence[str]) -> list[S
 def node_side(
     name: str, node: Any, model: ReadyModel, drive: Drive, saver: InMemorySaver | None = None
 ) -> Side:
-    builder = StateGraph(MidstreamState)
-    builder.add_node("model", node)
-    builder.add_edge(START, "model")
-    builder.add_edge("model", END)
-    graph = builder.compile(checkpointer=saver or InMemorySaver())
+    graph = agent(node, saver or InMemorySaver())
 
     async def run() -> object:
         return await drive(graph, str(uuid.uuid4()))

@@ -9,16 +9,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_sdk.client import LangGraphClient
 
 from bench.measure import Ratio, Side, in_turns
 from bench.report import Check, Table, arguments, publish
+from bench.svg import Bar, bars
 from support.dev_server import DevServer
 from support.waiting_graph import waiting_graph
 
 RUNS, MESSAGES = 100, 1000
+LISTS = 5
+"""How often the runs are listed in one sample."""
+
 WITH, WITHOUT = "with midstream", "without"
 LIMIT = 1.3
 
@@ -40,10 +45,30 @@ async def prepared(client: LangGraphClient, *, halted: bool) -> str:
 
 def listing(name: str, client: LangGraphClient, thread_id: str) -> Side:
     async def run() -> None:
-        for _ in range(5):
+        for _ in range(LISTS):
             assert len(await client.runs.list(thread_id, limit=RUNS)) == RUNS
 
     return Side(name, run)
+
+
+def fastest_ms(seconds: Sequence[float]) -> float:
+    return min(seconds) / LISTS * 1e3
+
+
+def picture(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    def pair(taken: Mapping[str, Sequence[float]]) -> list[Bar]:
+        ratio = Ratio.of(taken[WITH], taken[WITHOUT])
+        return [
+            Bar(WITHOUT, 1.0, is_base=True, text=f"{fastest_ms(taken[WITHOUT]):.2f} ms"),
+            Bar(WITH, ratio.median, ratio.p1, ratio.p99, LIMIT, text=f"{ratio.median:.2f}"),
+        ]
+
+    return bars(
+        f"{RUNS} runs of a thread in a list",
+        "ratio of the time to the server without midstream (grey = 1), median over rounds; whisker: 1st to "
+        "99th percentile; red: promised",
+        [(what, pair(taken)) for what, taken in samples.items()],
+    )
 
 
 async def main(options: argparse.Namespace) -> None:
@@ -59,7 +84,7 @@ async def main(options: argparse.Namespace) -> None:
                     sides, rounds=options.rounds, seed=options.seed, clock=time.perf_counter
                 )
                 ratio = Ratio.of(taken[WITH], taken[WITHOUT])
-                each = {name: min(seconds) / 5 * 1e3 for name, seconds in taken.items()}
+                each = {name: fastest_ms(seconds) for name, seconds in taken.items()}
                 rows.append([what, f"{each[WITHOUT]:.2f}", f"{each[WITH]:.2f}", f"{ratio.median:.2f}"])
                 checks.append(Check(f"runs.list, {what}", LIMIT, ratio.median))
                 samples[what] = taken
@@ -75,6 +100,7 @@ async def main(options: argparse.Namespace) -> None:
         options={"rounds": options.rounds, "seed": options.seed},
         samples=samples,
         checks=checks,
+        picture=picture(samples),
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from langchain_core.messages import HumanMessage
 
+from bench import HAS_STACK
 from bench.halting import (
     PROVIDERS,
     SILENT,
@@ -32,7 +33,6 @@ from bench.models import ReadyModel
 from bench.report import Check, Table, arguments, publish
 from bench.svg import Bar, bars
 from midstream import SealControl, sealable
-from support.stack import python_of
 
 SAME, DEV = "same process", "langgraph dev over HTTP"
 TWO, STACK = "two processes, PostgreSQL", "API + worker, PostgreSQL + Redis"
@@ -52,7 +52,7 @@ async def measured(rounds: int, seed: int) -> dict[str, dict[Provider, list[Try]
     found = {}
     few = max(1, rounds // 4)
     for place, made in PLACES.items():
-        if place == STACK and not python_of("0.16").exists():
+        if place == STACK and not HAS_STACK:
             print(f"{place}: left out, since `make test-distributed` has not set its servers up", flush=True)
             continue
         # What was promised is promised of many tries.

@@ -10,6 +10,7 @@ from typing import Any
 
 from langgraph_sdk.client import LangGraphClient
 
+from bench.counting_graph import VARIABLE
 from support.dev_server import DevServer
 from support.process import ROOT
 
@@ -17,9 +18,21 @@ WITH, WITHOUT = "agent", "plain"
 """The two graphs."""
 
 
-def server(*, midstream: bool = True, env: Mapping[str, str], jobs: int = 10) -> DevServer:
-    """Returns a server with both graphs, or, without midstream, with the plain one alone."""
+def server(
+    *, midstream: bool = True, env: Mapping[str, str], jobs: int = 10, counts: Path | None = None
+) -> DevServer:
+    """Returns a server with both graphs, or, without midstream, with the plain one alone.
+
+    Args:
+        midstream: Whether it has midstream's app and graph.
+        env: Added to its environment.
+        jobs: How many runs it works on at once.
+        counts: Where it counts its queries, for `Counts`.
+    """
     graphs = {WITHOUT: f"{ROOT}/bench/plain_graph.py:graph"}
+    if counts is not None:
+        graphs["counting"] = f"{ROOT}/bench/counting_graph.py:graph"
+        env = {**env, VARIABLE: str(counts)}
     config: dict[str, Any] = {"dependencies": ["."], "graphs": graphs}
     if midstream:
         graphs[WITH] = f"{ROOT}/graphs/agent.py:graph"

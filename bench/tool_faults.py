@@ -35,7 +35,7 @@ from langgraph.prebuilt import ToolNode as StockToolNode
 from langgraph.types import Command, Interrupt, interrupt
 from pydantic import BaseModel
 
-from bench.processes import child, killed_itself
+from bench.processes import child, killed_itself, shared_out
 from midstream import ToolNode
 
 OURS, OURS_EACH = "midstream.ToolNode, batched", "midstream.ToolNode, per call"
@@ -340,8 +340,6 @@ def played(plan: Plan, folder: Path) -> dict[str, Batch]:
             kills += 1
             process = child(partial(live, kind, plan, paths[kind], kills))
         found[kind] = told(plan, paths[kind].with_suffix(".log").read_text().split("\n"), kills)
-    for each in folder.iterdir():
-        each.unlink()
     return found
 
 
@@ -362,10 +360,13 @@ def told(plan: Plan, words: Sequence[str], kills: int) -> Batch:
 
 def batches(tries: int, seed: int, folder: Path) -> dict[str, list[Batch]]:
     """The same batches through each node."""
+
+    def one(number: int, folder: Path) -> dict[str, Batch]:
+        return played(planned(seed, number), folder)
+
     found: dict[str, list[Batch]] = {kind: [] for kind in KINDS}
-    for number in range(tries):
-        for kind, became in played(planned(seed, number), folder).items():
-            found[kind].append(became)
-        if (number + 1) % 100 == 0:
-            print(f"{number + 1} batches: done", flush=True)
+    for became in shared_out(one, tries, folder):
+        for kind, batch in became.items():
+            found[kind].append(batch)
+    print("batches: done", flush=True)
     return found

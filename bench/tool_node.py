@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +45,25 @@ PAUSES = ((1, 1), (8, 1), (8, 4), (64, 1), (64, 4))
 
 REPEATS = {1: 12, 8: 4, 64: 1}
 """How many batches are timed as one: short samples and many, for neighbours are compared."""
+
+COLUMNS = {
+    False: {
+        STOCK: "stock, us a call",
+        UNGATED: "no gate",
+        GATED: "gated",
+        CONDITION: "by `when`",
+        ALWAYS: '`durable="always"`',
+        SENT: "a `Send` each",
+    },
+    True: {
+        SENT: "a `Send` each, us a call",
+        STOCK: "stock",
+        ITSELF: "tools ask",
+        BATCHED: "batched",
+        EACH: "per call",
+    },
+}
+"""By whether there are questions: the ways of the table. The others are compared with the first."""
 
 LIMIT_UNGATED = 1.03
 LIMIT_GATED = 1.0
@@ -214,9 +233,24 @@ def sides(setting: Setting, saver: Any) -> list[Side]:
     return [side(way, "", make) for way, make in unasked(setting.is_async).items()]
 
 
+def us_a_call(setting: Setting, seconds: Sequence[float]) -> float:
+    return median(seconds) / setting.repeats / setting.size * 1e6
+
+
+def table(title: str, samples: Mapping[str, Mapping[str, list[float]]], *, has_questions: bool) -> Table:
+    base, *ways = COLUMNS[has_questions]
+    rows = []
+    for setting in settings():
+        if bool(setting.pauses) == has_questions:
+            taken = samples[setting.name]
+            ratios = [Ratio.of(taken[way], taken[base]) for way in ways]
+            cells = [f"{ratio.median:.3f} ± {ratio.error:.2f}" for ratio in ratios]
+            rows.append([setting.name, f"{us_a_call(setting, taken[base]):.0f}", *cells])
+    return Table(title, ["calls", *COLUMNS[has_questions].values()], rows)
+
+
 def report(samples: Mapping[str, Mapping[str, list[float]]], options: argparse.Namespace) -> None:
     """Works out the ratios, prints them and leaves them in `results/`."""
-    rows: dict[bool, list[list[str]]] = {False: [], True: []}
     checks: list[Check] = []
     drawn: list[tuple[str, list[Bar]]] = []
 
@@ -225,12 +259,8 @@ def report(samples: Mapping[str, Mapping[str, list[float]]], options: argparse.N
         base = SENT if setting.pauses else STOCK
         picture: list[Bar] = []
         for way, seconds in taken.items():
-            each = median(seconds) / setting.repeats / setting.size * 1e6
-            to_stock, to_sent = Ratio.of(seconds, taken[STOCK]), Ratio.of(seconds, taken[SENT])
-            shown = [f"{value:.3f}" for value in (to_stock.median, to_stock.error, to_stock.p99)]
-            cells = [f"{to_sent.median:.3f}", f"{to_sent.error:.3f}"]
-            rows[bool(setting.pauses)].append([setting.name, way, f"{each:.0f}", *shown, *cells])
-            ratio = to_sent if setting.pauses else to_stock
+            each = us_a_call(setting, seconds)
+            ratio = Ratio.of(seconds, taken[base])
             if way == base:
                 picture.append(Bar(way, 1.0, is_base=True, text=f"{each:.0f} us a call"))
             else:
@@ -248,13 +278,21 @@ def report(samples: Mapping[str, Mapping[str, list[float]]], options: argparse.N
             measured = Ratio.of(taken[way], taken[base]).median
             checks.append(Check(f"{setting.name}: {way}, to {base}", limit, measured))
 
-    columns = ["what", "way", "us/call", "to stock", "+-", "p99", "to a Send per call", "+-"]
-    title = "Processor time per call, instant tools"
+    rounds = f"{options.rounds} rounds in turns"
     publish(
         "tool_node",
         [
-            Table(f"{title}, {options.rounds} rounds in turns", columns, rows[False]),
-            Table(f"{title}, of batches with questions, until all is done", columns, rows[True]),
+            table(
+                f"Processor time of a call, instant tools, {rounds}; ratios to LangGraph's node",
+                samples,
+                has_questions=False,
+            ),
+            table(
+                "The same for batches with questions, until all are answered and all is done; ratios to one "
+                "`Send` per call",
+                samples,
+                has_questions=True,
+            ),
         ],
         options={"rounds": options.rounds, "seed": options.seed, "repeats": REPEATS},
         samples=samples,

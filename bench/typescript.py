@@ -2,8 +2,10 @@
 
 Both run on this machine with the same script: so many chunks of text, of whitespace, of reasoning or of a
 tool call's arguments, without delay; and a word every millisecond, every 20 ms, or silence for a second. Two
-languages are two speeds, so the cost of preemption is told against each side's own run without it. Needs npm;
-the first run installs the package and a Node.js of its own into `bench/ts/node_modules`.
+languages are two speeds, so the cost of preemption is told against each side's own run without it. The
+longest tool calls, for which the other side takes minutes, run there once, and a run that takes too long is
+ended: then it is told how far it came. Needs npm; the first run installs the package and a Node.js of its own
+into `bench/ts/node_modules`.
 """
 
 from __future__ import annotations
@@ -32,20 +34,28 @@ from midstream import Ledger, ModelNode, Preemption
 HERE = Path(__file__).resolve().parent / "ts"
 Sizes: TypeAlias = Mapping[Content, tuple[int, ...]]
 
-LONG, SHORT = (1_000, 5_000, 20_000), (1_000, 2_000, 4_000)
+LONG = (1_000, 5_000, 20_000)
 SIZES: Sizes = {
     "text": LONG,
     "whitespace": LONG,
     "reasoning": LONG,
-    # Of these, 4,000 take the other side ten seconds, and 20,000 minutes.
-    "tool arguments": SHORT,
+    "tool arguments": (1_000, 3_000, 10_000, 20_000),
 }
+SLOW: Sizes = {"tool arguments": (10_000, 20_000)}
+"""What takes the other side minutes: it runs once with preemption off and once with it on."""
+
+SLOW_RUN_SECONDS, QUICK_RUN_SECONDS = 300, 3
+"""After so much of the processor's time such a stream is ended, and with `--quick`. What the package does
+once an answer has come to its end, which takes about as long again, is let be."""
+
+TRIES_EACH_ROUND = 5
 SILENT_MS = 1_000
-MINUTES = 30
+MINUTES = 90
 
 OURS, THEIRS = "midstream", "@librechat/agents"
 BARE, OFF_WAY, ON, WAITING = "bare", "off", "on", "waiting"
 WAYS = (BARE, OFF_WAY, ON, WAITING)
+GRAPHS = (OFF_WAY, ON, WAITING)
 
 PROVIDERS = (
     Provider("a word every 1 ms", 1),
@@ -91,6 +101,10 @@ def ways_of(kind: Content) -> tuple[str, ...]:
     return WAYS[:-1] if kind == "text" else WAYS
 
 
+def is_slow(kind: Content, size: int) -> bool:
+    return size in SLOW.get(kind, ())
+
+
 def sides(kind: Content, size: int) -> list[Side]:
     model = ReadyModel(size=size, content=kind)
     off, on = in_graph(model, streamed, names=[OFF, NODE])
@@ -115,13 +129,12 @@ def waiting(kind: Content, size: int) -> Side:
     return node_side(WAITING, node, model, drive, saver)
 
 
-async def ours(asked: dict[str, Any], sizes_of: Sizes, seed: int) -> dict[str, Any]:
+async def ours(asked: dict[str, Any], sizes_of: Sizes, rounds: int, seed: int) -> dict[str, Any]:
     """Runs the Python side; the same shape as what the other side prints."""
     found: dict[str, Any] = {"per_chunk": {}, "latency": {}}
     for kind, sizes in sizes_of.items():
         found["per_chunk"][kind] = {}
         for size in sizes:
-            rounds = len(asked["scripts"][kind]["order"]) - 1
             taken = await in_turns(sides(kind, size), rounds=rounds, seed=seed)
             found["per_chunk"][kind][str(size)] = {
                 way: [each * 1e3 for each in seconds] for way, seconds in taken.items()
@@ -134,7 +147,7 @@ async def ours(asked: dict[str, Any], sizes_of: Sizes, seed: int) -> dict[str, A
     return found
 
 
-def script(sizes_of: Sizes, tries: int, rounds: int, seed: int) -> dict[str, Any]:
+def script(sizes_of: Sizes, rounds: int, seed: int, slow_seconds: float) -> dict[str, Any]:
     """What both sides are to do."""
     chance, orders = random.Random(seed), random.Random(seed)
 
@@ -147,48 +160,72 @@ def script(sizes_of: Sizes, tries: int, rounds: int, seed: int) -> dict[str, Any
             "moments": [{"after": after, "delayMs": delay * 1e3} for after, delay in moments],
         }
 
-    few = max(1, tries // 4)
+    def runs(kind: Content, size: int) -> dict[str, Any]:
+        if is_slow(kind, size):
+            order, limit_ms = [orders.sample((OFF_WAY, ON), 2)], slow_seconds * 1000
+            return {"size": size, "order": order, "warmUps": 0, "limitMs": limit_ms}
+        ways = ways_of(kind)
+        order = [orders.sample(ways, len(ways)) for _ in range(rounds + 1)]
+        return {"size": size, "order": order, "warmUps": 1, "limitMs": None}
+
     return {
-        "scripts": {
-            kind: {
-                "sizes": sizes,
-                "order": [orders.sample(ways, len(ways)) for _ in range(max(1, rounds // slow) + 1)],
-            }
-            for kind, sizes in sizes_of.items()
-            for ways, slow in [(ways_of(kind), 4 if SIZES[kind] == SHORT else 1)]
-        },
-        "providers": {
-            each.name: asked_of(each, tries if each.silent_after is None else few) for each in PROVIDERS
-        },
+        "scripts": {kind: [runs(kind, size) for size in sizes] for kind, sizes in sizes_of.items()},
+        "providers": {each.name: asked_of(each, rounds * TRIES_EACH_ROUND) for each in PROVIDERS},
     }
+
+
+def each_us(side: Mapping[str, Any], kind: Content, size: int, way: str) -> float | None:
+    """Returns the microseconds of a chunk; None if this was not measured, or not to its end."""
+    taken = side["per_chunk"][kind][str(size)].get(way)
+    return median(taken) / size * 1e3 if taken else None
+
+
+def shown_us(side: Mapping[str, Any], kind: Content, size: int, way: str) -> str:
+    us = each_us(side, kind, size, way)
+    if us is not None:
+        return f"{us:.1f}"
+    ended = side.get("ended", {}).get(kind, {}).get(str(size), {}).get(way)
+    if ended is None:
+        return ""
+    return f"{ended['ms'] / ended['chunk'] * 1e3:.1f}, ended at chunk {ended['chunk']:,}"
 
 
 def cost(found: dict[str, dict[str, Any]], sizes_of: Sizes) -> Table:
     rows = []
-    for kind, (*_, size) in sizes_of.items():
-        for name, side in found.items():
-            taken = side["per_chunk"][kind][str(size)]
-            each = [f"{median(taken[way]) / size * 1e3:.1f}" if way in taken else "" for way in WAYS]
-            to_off = [
-                f"{Ratio.of(taken[way], taken[OFF_WAY]).median:.2f}" if way in taken else ""
-                for way in (ON, WAITING)
-            ]
-            rows.append([kind, f"{size:,}", name, *each, *to_off])
+    for kind, sizes in sizes_of.items():
+        usual = [size for size in sizes if not is_slow(kind, size)]
+        for size in sizes[len(usual) - 1 :]:
+            for name, side in found.items():
+                taken = side["per_chunk"][kind][str(size)]
+                to_off = [
+                    f"{Ratio.of(taken[way], taken[OFF_WAY]).median:.2f}"
+                    if taken.get(way) and taken.get(OFF_WAY)
+                    else ""
+                    for way in (ON, WAITING)
+                ]
+                each = [shown_us(side, kind, size, way) for way in WAYS]
+                rows.append([kind, f"{size:,}", name, *each, *to_off])
     columns = ["content", "chunks", "package", "bare loop", "off", "on", "request waits"]
-    return Table("Processor time, us per chunk; medians", [*columns, "on : off", "waits : off"], rows)
+    return Table(
+        f"Processor time, us per chunk; medians (after {SLOW_RUN_SECONDS} s a stream is ended)",
+        [*columns, "on : off", "waits : off"],
+        rows,
+    )
 
 
 def growth(found: dict[str, dict[str, Any]], sizes_of: Sizes) -> Table:
     rows = []
     for kind, sizes in sizes_of.items():
         for name, side in found.items():
-            for way in (OFF_WAY, ON, WAITING):
-                by_size = side["per_chunk"][kind]
-                if way in by_size[str(sizes[0])]:
-                    each = [median(by_size[str(size)][way]) / size * 1e3 for size in sizes]
-                    shown = ", ".join(f"{us:.1f}" for us in each)
-                    rows.append([kind, name, way, f"{sizes[-1]:,}", shown, f"{each[-1] / each[0]:.1f}"])
-    columns = ["content", "package", "preemption", "up to", "us per chunk, short to long", "growth"]
+            for way in GRAPHS:
+                by_size = [(size, each_us(side, kind, size, way)) for size in sizes]
+                each = [(size, us) for size, us in by_size if us is not None]
+                if each:
+                    (first, us_first), (last, us_last) = each[0], each[-1]
+                    shown = ", ".join(f"{us:.1f}" for _, us in each)
+                    grown = f"{us_last / us_first:.1f}"
+                    rows.append([kind, name, way, f"{first:,} to {last:,}", shown, grown])
+    columns = ["content", "package", "preemption", "chunks", "us per chunk, short to long", "growth"]
     return Table(
         "Processor time of a chunk, by the length of the answer (growth: 1 is linear)", columns, rows
     )
@@ -209,31 +246,37 @@ def latency(found: dict[str, dict[str, Any]]) -> Table:
 
 
 async def main(options: argparse.Namespace) -> None:
-    tries = options.rounds * 5
-    sizes_of: Sizes = {kind: sizes[:2] for kind, sizes in SIZES.items()} if options.quick else SIZES
-    asked = script(sizes_of, tries, options.rounds, options.seed)
-    found = {OURS: await ours(asked, sizes_of, options.seed), THEIRS: await asyncio.to_thread(theirs, asked)}
+    sizes_of, slow_seconds = SIZES, SLOW_RUN_SECONDS
+    if options.quick:
+        sizes_of = {kind: sizes[:2] + SLOW.get(kind, ())[-1:] for kind, sizes in SIZES.items()}
+        slow_seconds = QUICK_RUN_SECONDS
+    asked = script(sizes_of, options.rounds, options.seed, slow_seconds)
+    found = {
+        OURS: await ours(asked, sizes_of, options.rounds, options.seed),
+        THEIRS: await asyncio.to_thread(theirs, asked),
+    }
 
-    def drawn(name: str, kind: Content, way: str) -> list[tuple[float, float]]:
-        by_size = found[name]["per_chunk"][kind]
-        return [(int(size), median(taken[way]) / int(size) * 1e3) for size, taken in by_size.items()]
+    def drawn(name: str, kind: Content) -> list[tuple[float, float]]:
+        by_size = [(size, each_us(found[name], kind, size, ON)) for size in sizes_of[kind]]
+        return [(size, us) for size, us in by_size if us is not None]
 
     publish(
         "typescript",
         [cost(found, sizes_of), growth(found, sizes_of), latency(found)],
-        options={"rounds": options.rounds, "tries": tries, "seed": options.seed, "sizes": LONG},
+        options={
+            "rounds": options.rounds,
+            "tries": options.rounds * TRIES_EACH_ROUND,
+            "seed": options.seed,
+            "sizes": sizes_of,
+            "slow": SLOW,
+        },
         samples=found,
         picture=lines(
-            "A chunk while a request waits, by the length of the answer",
+            "A chunk with preemption on and nothing requested, by the length of the answer",
             "chunks",
-            "microseconds of processor time per chunk, median; text: preemption on, and nothing requested",
+            "microseconds of processor time per chunk, median",
             [
-                Line(
-                    f"{kind}, {name}",
-                    drawn(name, kind, WAITING if WAITING in ways_of(kind) else ON),
-                    colour,
-                    is_dashed=name == THEIRS,
-                )
+                Line(f"{kind}, {name}", drawn(name, kind), colour, is_dashed=name == THEIRS)
                 for name in (THEIRS, OURS)
                 for colour, kind in enumerate(SIZES)
             ],
@@ -242,4 +285,4 @@ async def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(arguments(__doc__, rounds=12)))
+    asyncio.run(main(arguments(__doc__, rounds=6)))

@@ -32,6 +32,8 @@ class ScriptModel extends BaseChatModel {
   constructor({ kind = 'text', size, gapMs = 0, silentAfter, silentMs = 0 }) {
     super({});
     Object.assign(this, { kind, size, gapMs, silentAfter, silentMs, chunks: [] });
+    this.deadline = Infinity;
+    this.ended = null;
   }
 
   _llmType() {
@@ -62,6 +64,10 @@ class ScriptModel extends BaseChatModel {
     }
     for (const [number, chunk] of this.chunks.entries()) {
       if (this.gapMs > 0) await sleep(number === this.silentAfter ? this.silentMs : this.gapMs);
+      if (this.deadline !== Infinity && cpu() > this.deadline) {
+        this.ended ??= { chunk: number, cpu: cpu() };
+        throw new Error('the time is up');
+      }
       yield chunk;
     }
   }
@@ -81,6 +87,8 @@ async function run(model, { preemption, onBoundary, onToken } = {}) {
     customHandlers,
     hooks,
     preemption,
+    // Otherwise a tool call of more than 64 KiB is an error.
+    streamLimits: { maxToolCallArgBytes: 0 },
     tokenCounter: (message) => String(message.content).length,
   });
   made.Graph.overrideModel = model;
@@ -102,19 +110,27 @@ const WAYS = {
   waiting: (model) => run(model, { preemption: asking(true), onBoundary: enough }),
 };
 
-async function perChunk({ kind, size, order }) {
-  const taken = Object.fromEntries(order[0].map((way) => [way, []]));
+async function perChunk({ kind, size, order, warmUps, limitMs }) {
+  const taken = {};
+  const ended = {};
   const model = new ScriptModel({ kind, size });
   for (const [round, ways] of order.entries()) {
     for (const way of ways) {
       model.refill();
+      model.ended = null;
       globalThis.gc?.();
       const began = cpu();
-      await WAYS[way](model);
-      if (round > 0) taken[way].push(cpu() - began);
+      model.deadline = began + (limitMs ?? Infinity);
+      try {
+        await WAYS[way](model);
+      } catch (error) {
+        if (model.ended === null) throw error;
+      }
+      if (model.ended !== null) ended[way] = { chunk: model.ended.chunk, ms: model.ended.cpu - began };
+      else if (round >= warmUps) (taken[way] ??= []).push(cpu() - began);
     }
   }
-  return taken;
+  return { taken, ended };
 }
 
 async function halted({ gapMs, silentAfter, silentMs, moment }) {
@@ -162,10 +178,15 @@ async function halted({ gapMs, silentAfter, silentMs, moment }) {
 }
 
 const asked = JSON.parse(await new Response(process.stdin).text());
-const found = { per_chunk: {}, latency: {} };
-for (const [kind, { sizes, order }] of Object.entries(asked.scripts)) {
+const found = { per_chunk: {}, ended: {}, latency: {} };
+for (const [kind, scripts] of Object.entries(asked.scripts)) {
   found.per_chunk[kind] = {};
-  for (const size of sizes) found.per_chunk[kind][size] = await perChunk({ kind, size, order });
+  found.ended[kind] = {};
+  for (const script of scripts) {
+    const { taken, ended } = await perChunk({ kind, ...script });
+    found.per_chunk[kind][script.size] = taken;
+    found.ended[kind][script.size] = ended;
+  }
 }
 for (const [name, provider] of Object.entries(asked.providers)) {
   found.latency[name] = [];
