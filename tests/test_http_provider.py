@@ -25,8 +25,15 @@ class StubProvider:
         self.spoke = asyncio.Event()
         self.hung_up = asyncio.Event()
         self.url = ""
+        self._open: set[asyncio.StreamWriter] = set()
+
+    def hang_up(self) -> None:
+        """Ends the connections that are open; from Python 3.12 on a server waits for them as it closes."""
+        for writer in self._open:
+            writer.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
         try:
             while head := await self._read_head(reader):
                 length = int(head.get("content-length", "0"))
@@ -86,7 +93,10 @@ async def stub_provider() -> AsyncIterator[StubProvider]:
     async with server:
         host, port = server.sockets[0].getsockname()[:2]
         provider.url = f"http://{host}:{port}/v1"
-        yield provider
+        try:
+            yield provider
+        finally:
+            provider.hang_up()
 
 
 def chat_openai(url: str) -> ChatOpenAI:
