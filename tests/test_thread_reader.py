@@ -182,3 +182,28 @@ def test_in_a_silence_the_run_is_looked_at(status: str | None, is_over: bool) ->
             look.send({"status": status})
 
     assert reader.is_over is is_over
+
+
+def test_a_server_that_takes_its_time_to_tell_the_past_is_waited_for() -> None:
+    reader = ThreadReader("t")
+    read(reader=reader)
+
+    assert not is_over_after_a_silence(reader)
+    shown = read(lifecycle("mine", "running"), start("m1"), text("mine"), reader=reader)
+    assert shown[-1] == Token("mine", "m1", None)
+    assert is_over_after_a_silence(reader)
+
+
+def test_a_server_that_has_nothing_to_tell_is_not_waited_for_without_end() -> None:
+    reader = ThreadReader("t")
+    read(reader=reader)
+
+    assert [is_over_after_a_silence(reader) for _ in range(4)] == [False, False, False, True]
+
+
+def is_over_after_a_silence(reader: ThreadReader) -> bool:
+    look = reader.read({"method": "quiet"})
+    next(look)
+    with contextlib.suppress(StopIteration):
+        look.send({"status": "success"})
+    return reader.is_over

@@ -49,6 +49,9 @@ CHANNELS = ("messages", "values", "lifecycle", "custom")
 MEANWHILE = 10
 """How many runs may begin on a thread while one asks which of them is its own."""
 
+SILENCES = 4
+"""How many silences in a row say that a stream has nothing to tell of a run that is over."""
+
 REOPENED = 5
 """How often a stream is opened again that says nothing new."""
 
@@ -61,6 +64,9 @@ class ThreadReader(Reader):
     """Whether what comes now is of the run."""
 
     is_over: bool = False
+    silences: int | None = 0
+    """How long a stream that was opened has said nothing; None once it has."""
+
     seen: set[str] = field(default_factory=set)
     open: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
     """Unfinished messages by namespace, the newest last."""
@@ -74,8 +80,9 @@ class ThreadReader(Reader):
         if not isinstance(part, Mapping) or "method" not in part:
             return
         if part["method"] == QUIET:
-            self.is_over = not (yield from _is_going(self))
+            yield from self._quiet()
             return
+        self.silences = None
         name = str(part.get("event_id") or "")
         if name and name in self.seen:
             return
@@ -93,6 +100,13 @@ class ThreadReader(Reader):
                     yield from self._message(data, params.get("node"), namespace)
                 case "values":
                     yield from self._state(data, namespace)
+
+    def _quiet(self) -> StreamFlow[None]:
+        if self.silences is not None:
+            self.silences += 1
+        is_going = yield from _is_going(self)
+        # A busy server may take its time before it tells the past of a run that is over.
+        self.is_over = not is_going and (self.silences is None or self.silences >= SILENCES)
 
     def _lifecycle(self, name: str, data: Mapping[str, Any]) -> StreamFlow[None]:
         kind, _, rest = name.partition(":")
@@ -223,6 +237,7 @@ def read(reader: ThreadReader, run_id: str, *, is_websocket: bool) -> StreamFlow
     while not reader.is_over:
         before = len(reader.seen)
         lost: Exception | None = None
+        reader.silences = 0
         yield Subscribe(reader.thread_id, is_websocket, CHANNELS)
         while not reader.is_over:
             try:
