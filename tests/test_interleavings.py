@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
-from fakes import CountingHandler, FakeChatModel
+from fakes import CountingHandler, FakeChatModel, InlineHandler
 from midstream import Ledger, MidstreamState, ModelNode, NotPendingError, Preemption
 from support.examples import examples
 
@@ -144,11 +144,13 @@ async def check(conversation: Conversation, state: dict[str, Any]) -> None:
 async def test_a_run_that_is_cancelled_at_any_await_can_be_gone_on_with() -> None:
     """A story with a seal, a boundary and two answers is cancelled at its n-th await, for every n."""
     n, is_whole = 0, False
+    left_open: list[int] = []
     while not is_whole:
         n += 1
         assert n < 1000
-        is_whole = await cancelled_at(n)
+        is_whole = await cancelled_at(n, left_open)
     assert n > 40
+    assert sum(left_open) <= 2 * 2, "two moments of each of its two calls are core's"
 
 
 class Awaits:
@@ -196,9 +198,9 @@ class _Counted(Coroutine[Any, Any, Any]):
         self._work.close()
 
 
-async def cancelled_at(n: int) -> bool:
+async def cancelled_at(n: int, left_open: list[int]) -> bool:
     """Cancels the story at its n-th await and goes on; returns whether it was over before that."""
-    saver, thread_id, handler = InMemorySaver(), str(uuid.uuid4()), CountingHandler()
+    saver, thread_id, handler = InMemorySaver(), str(uuid.uuid4()), InlineHandler()
     ledger = Ledger(saver, thread_id)
     request = {"kind": "steer", "id": str(uuid.uuid4()), "messages": "Shorter."}
 
@@ -208,7 +210,7 @@ async def cancelled_at(n: int) -> bool:
     async def nap() -> None:
         await asyncio.sleep(0)
 
-    model = FakeChatModel(answers=[["Once", post, *[nap, " upon"] * 20], [nap, "Fine."]])
+    model = FakeChatModel(answers=[["Once", post, *[nap, " upon"] * 20], [*[nap] * 20, "Fine."]])
     builder: Any = StateGraph(MidstreamState)
     builder.add_node("model", ModelNode(model, preemption=Preemption(poll_interval=0.01)))
     builder.add_edge(START, "model")
@@ -222,6 +224,8 @@ async def cancelled_at(n: int) -> bool:
             await awaits.start(graph.ainvoke(given, config, durability="sync"))
     asyncio.get_running_loop().set_task_factory(None)
     is_whole = awaits.left > 0
+    assert handler.left_open in (0, 1)
+    left_open.append(handler.left_open)
 
     model.answers = [["Fine."]] * (len(model.calls) + 10)
     if not (await graph.aget_state(config)).values:
