@@ -27,7 +27,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from midstream._ledger_flow import MAX_SETTLED, View
+from midstream._ledger_flow import MAX_SETTLED
+from midstream._ledger_view import View
 from midstream._run_notes import seal_note
 from midstream.boundary import (
     INCOMPLETE,
