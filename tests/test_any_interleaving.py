@@ -6,12 +6,12 @@ import asyncio
 import itertools
 import random
 import uuid
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessageChunk, HumanMessage
 
-from fakes import FakeChatModel, calls
+from fakes import FakeChatModel, InlineHandler, calls
 from midstream import NotPendingError, Preemption
 from support.steering import OpenLedgerSaver, agent, halt, is_sealed, ledger_of, look_up, steer, thread
 
@@ -78,13 +78,14 @@ async def test_every_request_ends_once_and_no_message_is_lost(seed: int, is_canc
     )
     posted: dict[str, dict[str, Any]] = {}
     back: set[str] = set()
+    handler = InlineHandler()
     hosts = [asyncio.create_task(host(ledger, roll, posted, back)) for _ in range(HOSTS)]
     seen: list[str] = []
     kept: list[str] = []
 
     async def run(n: int) -> None:
         given = {"messages": [HumanMessage(f"Question {n}.")]}
-        settings: Any = {**config, "recursion_limit": 200}
+        settings: Any = {**config, "recursion_limit": 200, "callbacks": [handler]}
         stream: Any = graph.astream(given, settings, stream_mode=["custom", "values"])
         async for mode, part in stream:
             if mode == "custom" and part["event"] in ("injected", "halted", "expired"):
@@ -94,6 +95,7 @@ async def test_every_request_ends_once_and_no_message_is_lost(seed: int, is_canc
                 assert ids[: len(kept)] == kept, "what was in the thread stays there, in its order"
                 kept[:] = ids
 
+    n_cancelled = 0
     for n in range(RUNS):
         task = asyncio.create_task(run(n))
         if is_cancelled:
@@ -103,10 +105,12 @@ async def test_every_request_ends_once_and_no_message_is_lost(seed: int, is_canc
             task.cancel()
         await asyncio.wait([task], timeout=20)
         assert task.done()
+        n_cancelled += task.cancelled()
         if not task.cancelled():
             task.result()
         elif roll.random() < 0.7:
-            state = await graph.ainvoke(None, cast("Any", {**config, "recursion_limit": 200}))
+            settings: Any = {**config, "recursion_limit": 200, "callbacks": [handler]}
+            state = await graph.ainvoke(None, settings)
             kept[:] = [message.id for message in state["messages"]]
     await asyncio.gather(*hosts)
     for n in range(RUNS, RUNS + 12):  # halts that are left stop one run each
@@ -115,6 +119,7 @@ async def test_every_request_ends_once_and_no_message_is_lost(seed: int, is_canc
         await asyncio.wait_for(run(n), 20)
 
     assert await ledger.arequests() == []
+    assert 0 <= handler.left_open <= n_cancelled
     state = (await graph.aget_state(config)).values
     handled, messages = state["preemption"]["handled"], state["messages"]
     steered = [m.additional_kwargs["request_id"] for m in messages if "request_id" in m.additional_kwargs]

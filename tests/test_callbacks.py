@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -110,6 +111,30 @@ async def test_a_failed_model_and_its_fallback_are_told_as_they_were() -> None:
 
     assert (broken.starts, len(broken.ends), len(broken.errors)) == (2, 0, 2)
     assert (counter.starts, len(counter.ends), counter.errors) == (2, 2, [])
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
+@pytest.mark.parametrize("begins", [["Once"], []], ids=["in mid-answer", "before the first word"])
+async def test_a_call_that_is_cancelled_is_told_as_failed_once(
+    place: Callable[[FakeChatModel], Any], begins: list[str]
+) -> None:
+    """Core alone tells nobody, so that its span would stay open for ever."""
+    of_config, of_model, tracer = CountingHandler(), CountingHandler(), RecordingTracer()
+    is_there = asyncio.Event()
+    model = FakeChatModel(answers=[[*begins, is_there.set, SILENCE]], callbacks=[of_model])
+    graph = agent(place(model), saver=InMemorySaver())
+
+    run = asyncio.create_task(graph.ainvoke(ASKED, {**thread(), "callbacks": [of_config, tracer]}))
+    async with asyncio.timeout(10):
+        await is_there.wait()
+        run.cancel()
+        await asyncio.wait([run])
+
+    assert run.cancelled()
+    for handler in (of_config, of_model):
+        assert (handler.starts, len(handler.ends)) == (1, 0)
+        assert [type(error) for error in handler.errors] == [asyncio.CancelledError]
+    assert [bool(each.error) for each in tracer.ended] == [True]
 
 
 async def test_a_stream_that_fails_halfway_fails_as_it_would_alone() -> None:

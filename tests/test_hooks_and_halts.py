@@ -11,10 +11,20 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.prebuilt import tools_condition
 from langgraph.types import Command, interrupt
 
 from fakes import ENDLESS, SILENCE, FakeChatModel, calls
-from midstream import BoundaryHook, BoundaryInput, BoundaryOutput, Preemption
+from midstream import (
+    BoundaryHook,
+    BoundaryInput,
+    BoundaryOutput,
+    MidstreamState,
+    ModelNode,
+    Preemption,
+    ToolNode,
+)
 from support.steering import ASKED, OpenLedgerSaver, agent, halt, ledger_of, look_up, said, steer, thread
 
 
@@ -242,3 +252,31 @@ async def test_a_halt_with_a_tool_call_never_fails_at_the_runs_limit_because_of_
     assert len(model.calls) == 1
     assert said(state["messages"])[1:] == [("ai", "So."), ("tool", "cat: a thing")]
     assert reason_of(state) == "Enough."
+
+
+async def test_calls_that_wait_for_a_hook_come_into_the_thread_also_when_another_agent_halts() -> None:
+    told: list[BoundaryInput] = []
+    saver, config = OpenLedgerSaver(), thread()
+    ledger = ledger_of(saver, config)
+    first, *rest = calls("look_up", '{"word": "cat"}')
+    post = saver.posted(config, halt("Not you.", node="a"))
+    a = FakeChatModel(answers=[["So.", first, post, *rest]])
+    # With the last chunk, so that it is settled in the step in which the other's calls are held back.
+    b = FakeChatModel(answers=[["Hi.", lambda: ledger.append(halt("Nor you.", node="b"))]])
+    builder = StateGraph(MidstreamState)
+    builder.add_node("a", ModelNode(a, tools=[look_up], preemption=hooked(told_by(told), "end")))
+    builder.add_node("b", ModelNode(b))
+    builder.add_node("tools", ToolNode([look_up]))
+    builder.add_edge(START, "a")
+    builder.add_edge(START, "b")
+    builder.add_conditional_edges("a", tools_condition)
+    builder.add_edge("tools", "a")
+    builder.add_edge("b", END)
+
+    state = await builder.compile(checkpointer=saver).ainvoke(ASKED, config)
+
+    assert reason_of(state) == "Nor you."
+    assert told == []
+    assert sorted(said(state["messages"])[1:]) == [("ai", "Hi."), ("ai", "So.")]
+    (asked,) = (each for each in state["messages"] if each.text == "So.")
+    assert [call["name"] for call in asked.tool_calls] == ["look_up"]

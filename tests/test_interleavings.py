@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Coroutine, Generator
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -14,14 +16,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 
-from fakes import CountingHandler, FakeChatModel
+from fakes import CountingHandler, FakeChatModel, InlineHandler
 from midstream import Ledger, MidstreamState, ModelNode, NotPendingError, Preemption
+from midstream.ledger import View
 from support.examples import examples
 
 MAX_SEALS = 3
+MODES = ["messages", "custom"]
 
 chunks = st.one_of(
     st.sampled_from(["word ", " ", "\n", "", "more"]),
@@ -36,11 +42,21 @@ operations = st.one_of(
 scripts = st.lists(st.one_of(chunks, operations), max_size=12)
 
 
+def asked(text: str) -> Any:
+    return {"messages": [HumanMessage(text, id=text)]}
+
+
 class Conversation:
     """Two agents on one thread, a host that posts as the scripts say, and all that is seen of it."""
 
-    def __init__(self, script_a: list[Any], script_b: list[Any], restart: bool) -> None:
-        self.saver = InMemorySaver()
+    def __init__(
+        self,
+        script_a: list[Any],
+        script_b: list[Any],
+        restart: bool = False,
+        saver: BaseCheckpointSaver[Any] | None = None,
+    ) -> None:
+        self.saver = saver if saver is not None else InMemorySaver()
         self.thread_id = str(uuid.uuid4())
         self.ledger = Ledger(self.saver, self.thread_id)
         self.handler = CountingHandler()
@@ -72,31 +88,72 @@ class Conversation:
         if what == "naps":
             for _ in range(which):
                 await asyncio.sleep(0)
-        elif what == "withdraw":
-            if which < len(self.accepted):
-                try:
-                    name = self.accepted[which]["id"]
-                    await self.ledger.aappend({"kind": "withdraw", "id": name})
-                    self.withdrawn.append(name)
-                except NotPendingError:
-                    return
+        elif (request := self._request(what, which)) is not None:
+            with contextlib.suppress(NotPendingError):
+                await self.ledger.aappend(request)
+                self._accept(request)
+
+    def _request(self, what: str, which: Any) -> dict[str, Any] | None:
+        if what == "withdraw":
+            known = which < len(self.accepted)
+            return {"kind": "withdraw", "id": self.accepted[which]["id"]} if known else None
+        name = str(uuid.uuid4())
+        said = {"messages": f"Steer {name}"} if what == "steer" else {"reason": "Enough."}
+        return {"kind": what, "id": name, "node": which, **said}
+
+    def _accept(self, request: dict[str, Any]) -> None:
+        if request["kind"] == "withdraw":
+            self.withdrawn.append(request["id"])
         else:
-            request = {"kind": what, "id": str(uuid.uuid4()), "node": which}
-            request |= (
-                {"messages": f"Steer {len(self.accepted)}"} if what == "steer" else {"reason": "Enough."}
-            )
-            await self.ledger.aappend(request)
             self.accepted.append(request)
 
     async def run(self, text: str) -> dict[str, Any]:
-        modes = ["messages", "custom"]
-        given = {"messages": [HumanMessage(text, id=text)]}
-        async for mode, event in self.graph.astream(given, self.config, stream_mode=modes):
-            if mode == "messages":
-                self.streamed[event[0].id] += event[0].text
-            elif event["event"] == "sealed":
-                self.at_seal[event["message_id"]] = self.streamed[event["message_id"]]
+        async for mode, event in self.graph.astream(asked(text), self.config, stream_mode=MODES):
+            self._see(mode, event)
         return dict((await self.graph.aget_state(self.config)).values)
+
+    def _see(self, mode: str, event: Any) -> None:
+        if mode == "messages":
+            self.streamed[event[0].id] += event[0].text
+        elif event["event"] == "sealed":
+            self.at_seal[event["message_id"]] = self.streamed[event["message_id"]]
+
+    async def play(self) -> None:
+        """Runs the scripts, and until nothing waits any more; then looks at all that was left."""
+        first = await self.run("First.")
+        turn = first["preemption"]["turn"]
+        assert len(turn["seals"]) + len(turn["restarts"]) <= MAX_SEALS
+        # What is left over waits for the next runs: a halt lets only what came before it be said.
+        state = first
+        for n in range(len(self.accepted) + 1):
+            state = await self.run(f"Next {n}.")
+        check(self, state, await self.ledger.aview())
+
+
+class SyncConversation(Conversation):
+    """The same without an event loop: each agent has a thread of its own, and they act as threads do."""
+
+    def __init__(self, script_a: list[Any], script_b: list[Any]) -> None:
+        super().__init__(script_a, script_b)
+        self._lock = Lock()
+
+    def _step(self, step: Any) -> Any:
+        plain = isinstance(step, str) or step[0] == "reasoning"
+        return super()._step(step) if plain else lambda: self._act(*step)
+
+    def _act(self, what: str, which: Any) -> None:
+        if what == "naps":
+            time.sleep(0)
+            return
+        with self._lock, contextlib.suppress(NotPendingError):
+            if (request := self._request(what, which)) is not None:
+                self.ledger.append(request)
+                self._accept(request)
+
+    async def run(self, text: str) -> dict[str, Any]:
+        for mode, event in self.graph.stream(asked(text), self.config, stream_mode=MODES):
+            self._see(mode, event)
+        return dict(self.graph.get_state(self.config).values)
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["no restarts", "restarts at once"])
@@ -107,32 +164,39 @@ def test_every_request_ends_once_and_every_word_that_was_shown_is_kept(
 ) -> None:
     async def story() -> None:
         async with asyncio.timeout(30):
-            conversation = Conversation(script_a, script_b, restart)
-            first = await conversation.run("First.")
-            turn = first["preemption"]["turn"]
-            assert len(turn["seals"]) + len(turn["restarts"]) <= MAX_SEALS
-            # What is left over waits for the next runs: a halt lets only what came before it be said.
-            state = first
-            for n in range(len(conversation.accepted) + 1):
-                state = await conversation.run(f"Next {n}.")
-            await check(conversation, state)
+            await Conversation(script_a, script_b, restart).play()
 
     asyncio.run(story())
 
 
-async def check(conversation: Conversation, state: dict[str, Any]) -> None:
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(script_a=scripts, script_b=scripts)
+def test_on_sqlite_too_every_request_ends_once(script_a: list[Any], script_b: list[Any]) -> None:
+    async def story() -> None:
+        async with asyncio.timeout(30), AsyncSqliteSaver.from_conn_string(":memory:") as saver:
+            await Conversation(script_a, script_b, saver=saver).play()
+
+    asyncio.run(story())
+
+
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(script_a=scripts, script_b=scripts)
+def test_without_an_event_loop_too_every_request_ends_once(script_a: list[Any], script_b: list[Any]) -> None:
+    asyncio.run(SyncConversation(script_a, script_b).play())
+
+
+def check(conversation: Conversation, state: dict[str, Any], view: View) -> None:
     handled = state["preemption"].get("handled", {})
-    view = await conversation.ledger.aview()
     said = Counter(message.text for message in state["messages"] if message.type == "human")
     by_id = {message.id: message for message in state["messages"]}
 
     assert view.pending(handled) == []
-    for n, request in enumerate(conversation.accepted):
+    for request in conversation.accepted:
         is_handled, is_withdrawn = request["id"] in handled, request["id"] in view.withdrawn
         assert is_handled != is_withdrawn
         assert is_withdrawn == (request["id"] in conversation.withdrawn)
         if request["kind"] == "steer":
-            assert said[f"Steer {n}"] == int(is_handled)
+            assert said[request["messages"]] == int(is_handled)
 
     for message_id, text in conversation.at_seal.items():
         assert by_id[message_id].text == text
@@ -144,11 +208,13 @@ async def check(conversation: Conversation, state: dict[str, Any]) -> None:
 async def test_a_run_that_is_cancelled_at_any_await_can_be_gone_on_with() -> None:
     """A story with a seal, a boundary and two answers is cancelled at its n-th await, for every n."""
     n, is_whole = 0, False
+    left_open: list[int] = []
     while not is_whole:
         n += 1
         assert n < 1000
-        is_whole = await cancelled_at(n)
+        is_whole = await cancelled_at(n, left_open)
     assert n > 40
+    assert sum(left_open) <= 2 * 2, "two moments of each of its two calls are core's"
 
 
 class Awaits:
@@ -196,9 +262,9 @@ class _Counted(Coroutine[Any, Any, Any]):
         self._work.close()
 
 
-async def cancelled_at(n: int) -> bool:
+async def cancelled_at(n: int, left_open: list[int]) -> bool:
     """Cancels the story at its n-th await and goes on; returns whether it was over before that."""
-    saver, thread_id, handler = InMemorySaver(), str(uuid.uuid4()), CountingHandler()
+    saver, thread_id, handler = InMemorySaver(), str(uuid.uuid4()), InlineHandler()
     ledger = Ledger(saver, thread_id)
     request = {"kind": "steer", "id": str(uuid.uuid4()), "messages": "Shorter."}
 
@@ -208,7 +274,7 @@ async def cancelled_at(n: int) -> bool:
     async def nap() -> None:
         await asyncio.sleep(0)
 
-    model = FakeChatModel(answers=[["Once", post, *[nap, " upon"] * 20], [nap, "Fine."]])
+    model = FakeChatModel(answers=[["Once", post, *[nap, " upon"] * 20], [*[nap] * 20, "Fine."]])
     builder: Any = StateGraph(MidstreamState)
     builder.add_node("model", ModelNode(model, preemption=Preemption(poll_interval=0.01)))
     builder.add_edge(START, "model")
@@ -222,6 +288,8 @@ async def cancelled_at(n: int) -> bool:
             await awaits.start(graph.ainvoke(given, config, durability="sync"))
     asyncio.get_running_loop().set_task_factory(None)
     is_whole = awaits.left > 0
+    assert handler.left_open in (0, 1)
+    left_open.append(handler.left_open)
 
     model.answers = [["Fine."]] * (len(model.calls) + 10)
     if not (await graph.aget_state(config)).values:

@@ -30,6 +30,7 @@ from midstream import (
     RequestConflictError,
 )
 from midstream import _ledger_flow as flow
+from midstream._ledger_view import digest_of
 from midstream._run_notes import Claim
 from midstream.ledger import NAMESPACE, Entry, HaltRecord, View, root_id
 from midstream_client.protocol import MAX_PENDING, HaltRequest, SteerRequest
@@ -282,7 +283,7 @@ async def test_a_request_is_applied_or_withdrawn_by_who_is_first(opened: Open, t
 async def test_what_was_withdrawn_in_the_first_form_of_the_record_stays_so(thread_id: str) -> None:
     ledger = Ledger(InMemorySaver(), thread_id)
     request_id = await ledger.aappend(steer("go"))
-    record = {"thread": flow.digest_of(thread_id), "id": request_id}
+    record = {"thread": digest_of(thread_id), "id": request_id}
     await ledger._arun(flow.settle(1, flow.Write(0, str(uuid.uuid4()), "withdraw", record)))
 
     await ledger.aappend(withdraw(request_id))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from midstream import NotPendingError, _claims
 from midstream import _ledger_flow as flow
+from midstream._ledger_view import Entry, Root, View
 from midstream._run_notes import Claim, HaltRecord
 from midstream_client.protocol import SteerRequest
 from support.examples import examples
@@ -44,7 +45,7 @@ class Store:
                 if n not in self.roots:
                     return None
                 # Savers give writes back in the order of their task ids.
-                return flow.Root(n, tuple((task, *write) for task, write in sorted(self.roots[n].items())))
+                return Root(n, tuple((task, *write) for task, write in sorted(self.roots[n].items())))
 
     def run(self, steps: flow.Flow[Any]) -> Any:
         actor = Actor(self, steps)
@@ -52,8 +53,8 @@ class Store:
             actor.step()
         return actor.result
 
-    def view(self) -> flow.View:
-        view: flow.View = self.run(flow.look(THREAD))
+    def view(self) -> View:
+        view: View = self.run(flow.look(THREAD))
         return view
 
 
@@ -89,7 +90,7 @@ def wanted(text: str, number: int) -> SteerRequest:
     return SteerRequest.model_validate(steer(text, id=request_id(number)))
 
 
-def accept(store: Store, number: int) -> flow.Entry:
+def accept(store: Store, number: int) -> Entry:
     store.run(flow.append(THREAD, wanted(str(number), number), float(number)))
     return next(entry for entry in store.view().entries if entry.id == request_id(number))
 

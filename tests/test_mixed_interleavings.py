@@ -18,7 +18,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import tools_condition
 from langgraph.types import Command, interrupt
 
-from fakes import Answer, Call, CountingHandler, FakeChatModel, calls
+from fakes import Answer, Call, FakeChatModel, InlineHandler, calls
 from midstream import (
     BoundaryHook,
     BoundaryInput,
@@ -55,12 +55,6 @@ async def ask(name: str) -> str:
     return str(interrupt(f"May I {name}?"))
 
 
-class InlineHandler(CountingHandler):
-    """Counts where it is told, without the detour of a thread."""
-
-    run_inline = True
-
-
 async def naps(n: int) -> None:
     for _ in range(n):
         await asyncio.sleep(0)
@@ -70,6 +64,7 @@ class Agent:
     """A thread of one agent with hooks and tools; a subclass says what they do."""
 
     def __init__(self, model: FakeChatModel, **options: Any) -> None:
+        self.model = model
         self.saver = InMemorySaver()
         self.thread_id = str(uuid.uuid4())
         self.ledger = Ledger(self.saver, self.thread_id)
@@ -168,6 +163,7 @@ class CutOff(Agent):
         assert texts["It is late."] == len(value["turn"]["seals"])
         asked = [call["id"] for each in messages if isinstance(each, AIMessage) for call in each.tool_calls]
         assert [each.tool_call_id for each in messages if isinstance(each, ToolMessage)] == asked
+        assert self.handler.left_open in (0, 1)
         assert value.get("before", ZERO) == ZERO, "all of it is one turn"
         assert len(value["turn"]["seals"]) + len(value["turn"]["restarts"]) <= MAX_SEALS
         assert await self.ledger.arequests() == []
@@ -178,12 +174,14 @@ FIRST: Any = {"messages": [HumanMessage("Tell.", id="h1")]}
 
 async def test_a_turn_with_hooks_tools_and_questions_goes_on_wherever_it_was_cut_off() -> None:
     """At every third turn of the loop: nearly each await is met, and the test is quick."""
-    cuts = 0
+    cuts = left_open = 0
     while await (agent := CutOff()).drive(1 + 3 * cuts):
         await agent.check()
+        left_open += agent.handler.left_open
         cuts += 1
     await agent.check()
     assert cuts > 30
+    assert left_open <= 2 * agent.handler.starts, "two moments of each call are core's"
 
     state = (await agent.graph.aget_state(agent.config)).values
     assert state["preemption"]["stats"] == {"seals": 1, "restarts": 1, "empty_boundaries": 0}
@@ -216,8 +214,7 @@ class Random(Agent):
         self.kept: list[str] = []
         self.names: list[str] = []
         script: list[Answer] = [[*map(self.step, steps), *self.end(end)] for steps, end in answers]
-        self.model = FakeChatModel(answers=script)
-        super().__init__(self.model, restart_grace=0.0 if restart else None)
+        super().__init__(FakeChatModel(answers=script), restart_grace=0.0 if restart else None)
 
     def step(self, step: Any) -> Any:
         if isinstance(step, str):

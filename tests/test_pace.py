@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midstream._ledger_flow import Entry, View
+from midstream._ledger_view import Entry, View
 from midstream.pace import FASTEST, LIVELY_SECONDS, Pace
 
 NOW = 1_700_000_000.0

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from midstream import _ledger_flow as ledger
-from midstream._ledger_flow import Accepted, Flow, Put, Read, ReadNewest, ReadState, Root, View, Write
+from midstream._ledger_flow import Accepted, Flow, Put, Read, ReadNewest, ReadState, Write
+from midstream._ledger_view import Root, View, claim_task, digest_of
 from midstream._run_notes import Claim, Verdict
 from midstream.errors import NotPendingError
 from midstream.state import Handled
@@ -24,8 +25,8 @@ from midstream.state import Handled
 
 def record(thread_id: str, claim: Claim, view: View) -> Flow[None]:
     """Notes what an agent has taken, or ended, in a step that is not committed."""
-    digest = ledger.digest_of(thread_id)
-    write = Write(0, ledger.claim_task(digest, claim), "claim", {"thread": digest, "claim": dict(claim)})
+    digest = digest_of(thread_id)
+    write = Write(0, claim_task(digest, claim), "claim", {"thread": digest, "claim": dict(claim)})
     yield from ledger.settle(view.root, write)
 
 

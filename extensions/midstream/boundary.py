@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
-from midstream._ledger_flow import Entry, View
+from midstream._ledger_view import Entry, View
 from midstream.state import Handled, PreemptionState, Turn
 
 INCOMPLETE = "preempt_incomplete"

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from midstream._ledger_flow import View
+from midstream._ledger_view import View
 from midstream._run_notes import Claim, RunNote
 from midstream.hooks import BoundaryHook, BoundaryInput
 from midstream.node_call import NodeCall

@@ -22,7 +22,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, conver
 from langchain_core.runnables import run_in_executor
 from langgraph.errors import GraphBubbleUp
 
-from midstream._ledger_flow import Entry
+from midstream._ledger_view import Entry
 from midstream.errors import ConfigurationError
 
 logger = logging.getLogger("midstream")

@@ -31,7 +31,8 @@ from langgraph.checkpoint.base import (
 
 from midstream import _claims, wakeup
 from midstream import _ledger_flow as flow
-from midstream._ledger_flow import Accepted, Entry, Mark, View
+from midstream._ledger_flow import Accepted
+from midstream._ledger_view import Entry, Mark, Root, View
 from midstream._run_notes import Claim, HaltRecord, Page, RunNote
 from midstream.errors import ConfigurationError
 from midstream.state import Handled, preemption_of
@@ -257,7 +258,7 @@ class Ledger:
     def _main(self) -> RunnableConfig:
         return {"configurable": {"thread_id": self._thread_id, "checkpoint_ns": ""}}
 
-    def _root(self, found: CheckpointTuple | None) -> flow.Root | None:
+    def _root(self, found: CheckpointTuple | None) -> Root | None:
         if found is None:
             return None
         name = str(found.checkpoint["id"])
@@ -266,7 +267,7 @@ class Ledger:
                 f"a subgraph uses the checkpoint namespace {NAMESPACE!r} of thread {self._thread_id!r}: "
                 "midstream keeps its ledger there, so give the subgraph's node another name"
             )
-        return flow.Root(int(name[:8], 16), tuple(found.pending_writes or ()))
+        return Root(int(name[:8], 16), tuple(found.pending_writes or ()))
 
     def _state(self, found: CheckpointTuple | None) -> Mapping[str, Handled]:
         return preemption_of(found.checkpoint["channel_values"] if found else None).get("handled", {})

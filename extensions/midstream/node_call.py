@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Literal, Protocol, TypeAlias
 
-from midstream._ledger_flow import Entry, View
+from midstream._ledger_view import Entry, View
 from midstream.boundary import Drain
 from midstream.events import Emitter
 from midstream.gate import WaitReason

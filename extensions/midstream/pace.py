@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from midstream._ledger_flow import View
+from midstream._ledger_view import View
 
 FASTEST = 0.25
 """The fastest pace, as a share of the slowest."""

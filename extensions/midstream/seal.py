@@ -19,7 +19,8 @@ How a stream is ended, by the two moments at which that may happen:
    back: a cancellation from outside that arrives meanwhile still wins.
 
 Read from langchain-core 1.8.3: `BaseChatModel._generate_with_cache` and its twin ask `_should_stream`, and
-read `_stream` / `_astream`, directly or through the bridge to events of the newer protocol.
+read `_stream` / `_astream`, directly or through the bridge to events of the newer protocol. Its `agenerate`
+gathers `_agenerate_with_cache`, whose errors it drops when it is cancelled itself.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from langchain_core.caches import BaseCache
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.messages.utils import count_tokens_approximately
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import ensure_config, merge_configs
@@ -282,6 +284,23 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
     async def _agenerate(self: Any, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return await base._agenerate(self, repair(messages, provider_of(self, kwargs)), *args, **kwargs)
 
+    async def _agenerate_with_cache(
+        self: Any,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        outside = task.cancelling()
+        try:
+            return await base._agenerate_with_cache(self, messages, stop, run_manager, **kwargs)
+        except asyncio.CancelledError as error:
+            # Core itself tells nobody of a call that is cancelled, whose span then stays open for ever.
+            if run_manager is not None and task.cancelling() > outside:
+                await run_manager.on_llm_error(error, response=LLMResult(generations=[[]]))
+            raise
+
     def ended_by(
         self: Any, chunks: list[AIMessageChunk], messages: list[BaseMessage], call: dict[str, Any]
     ) -> ChatGenerationChunk:
@@ -306,6 +325,7 @@ def _make_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         "__slots__": (_CONTROL, _STRUCTURED),
         "_should_stream": _should_stream,
         "_generate": _generate,
+        "_agenerate_with_cache": _agenerate_with_cache,
     }
     if base._agenerate is not BaseChatModel._agenerate:
         body["_agenerate"] = _agenerate

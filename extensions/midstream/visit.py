@@ -27,19 +27,18 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from midstream._ledger_flow import MAX_SETTLED, View
+from midstream._ledger_flow import MAX_SETTLED
+from midstream._ledger_view import View
 from midstream._run_notes import seal_note
 from midstream.boundary import (
     INCOMPLETE,
     OUT_OF_STEPS,
     Drain,
-    drain,
     is_answered,
     outcome_at_entry,
     without_calls,
 )
 from midstream.effects import (
-    Apply,
     AskHook,
     CallModel,
     Flow,
@@ -47,7 +46,6 @@ from midstream.effects import (
     ReadSaved,
     Rotate,
     Saved,
-    WriteClaim,
     WriteHalt,
     WriteMarks,
     WriteSeal,
@@ -62,6 +60,7 @@ from midstream.replay import SEALED_KEY, tidy_sealed
 from midstream.run import Run
 from midstream.saying import Saying, Talk, said_by
 from midstream.state import Boundary, Halt, PreemptionState, Turn
+from midstream.taking import Taking
 from midstream.telemetry import Event, tell
 
 logger = logging.getLogger("midstream")
@@ -83,14 +82,12 @@ class Visit:
         self.emitter = emitter
         self._value = value
         self._messages = messages
-        self._message_ids = frozenset(message.id for message in messages)
         self._place = place
         self._updates = NodeUpdates(place, value)
         self._talk = Talk(place, self._updates, messages)
         place.run.enter(place.input)
+        self._taking = Taking(place, self._updates, value, messages, emitter)
         self._began = time.time()
-        self._lost: set[str] = set()
-        """Requests that were withdrawn, or another agent's, when this one came to claim them."""
 
     def _tell(self, event: Event, *, began: float | None, **facts: Any) -> None:
         place = self._place
@@ -124,18 +121,7 @@ class Visit:
         return self._place.has_steps(2)
 
     def drain(self, view: View) -> Drain:
-        """Returns what this node would settle of what the ledger says."""
-        pending = view.pending({*self._value.get("handled", {}), *self._updates.settled, *self._lost})
-        free = set(self.run.free(self.owner, [entry.id for entry in pending]))
-        for claim in view.claims_of_others(self._place.step, self.owner):
-            free.difference_update(claim["request_ids"])
-        return drain(
-            [entry for entry in pending if entry.id in free],
-            node=self._place.node,
-            turn=self._turn,
-            run_id=self.run.id,
-            message_ids=self._message_ids,
-        )
+        return self._taking.drain(view)
 
     def flow(self) -> Flow[Update]:
         """Runs the visit; returns the node's update."""
@@ -180,37 +166,6 @@ class Visit:
         """Whether the channel's value is of this turn already."""
         old = self._value.get("turn")
         return old is not None and old["key"] == self._turn["key"]
-
-    def _take(self, view: View, outcome: str) -> Flow[Drain]:
-        """Makes the requests that are to be settled here this agent's own."""
-        todo = self.drain(view)
-        self.run.take(self.owner, [entry.id for entry in todo.applied + todo.expired])
-        if todo.expired:
-            self.emitter.emit("expired", request_ids=[entry.id for entry in todo.expired])
-        self._updates.settle(todo.quiet, "entry")
-        yield from self._tell_agents(view, [], self._updates.restarts)
-        return (yield from self._apply(todo, view, outcome))
-
-    def _take_if_possible(self, view: View, outcome: str) -> Flow[Drain]:
-        """Same as `_take`; only, without the steps to go on with, requests are left to the next run."""
-        if self._place.can_go_on or self.drain(view).halts:
-            return (yield from self._take(view, outcome))
-        return Drain()
-
-    def _apply(self, todo: Drain, view: View, outcome: str) -> Flow[Drain]:
-        """Leaves out what was withdrawn in the last moment, and tells who would withdraw the rest."""
-        claim = self._place.claim([entry.id for entry in todo.applied], time.time(), outcome=outcome)
-        if claim is None or not claim["request_ids"]:
-            return todo
-        mine: list[str] = yield Apply(claim, view)
-        self._lost.update({*claim["request_ids"]} - {*mine})
-        return todo.only(mine)
-
-    def _tell_agents(self, view: View, request_ids: list[str], ended: Collection[str]) -> Flow[None]:
-        """Tells other agents what they must not do too; they do not see this state before it is committed."""
-        claim = self._place.claim(request_ids, time.time(), ended=ended)
-        if claim is not None and self._place.is_shared and (request_ids or ended):
-            yield WriteClaim(claim, view)
 
     def _open_boundary(self) -> Boundary | None:
         boundary = self._updates.boundary
@@ -260,7 +215,7 @@ class Visit:
         hooks: list[BoundaryHook] = []
         if self._outcome_here == "tool_boundary" and not came_back:
             hooks = self.options.hooks_at("tools")
-        todo = yield from self._take_if_possible(view, self._outcome_here)
+        todo = yield from self._taking.take_if_possible(view, self._outcome_here)
         saying = yield from self._talk.ask(todo, "tools", hooks)
         if not saying.messages and saying.halt_reason is None:
             return None
@@ -273,7 +228,7 @@ class Visit:
     def _run_boundary(self, boundary: Boundary, view: View) -> Flow[Update]:
         kind = boundary["kind"]
         outcome = "sealed" if kind == "seal" else "turn_end"
-        take = self._take if kind == "seal" else self._take_if_possible
+        take = self._taking.take if kind == "seal" else self._taking.take_if_possible
         todo = yield from take(view, outcome)
         if kind == "seal":
             yield self._noted(boundary, view)
@@ -377,15 +332,15 @@ class Visit:
         view: View = yield ReadLedger()
         if self.drain(view).halts and self.options.hooks_at("end"):
             # They may pause, and would find that the answer was never begun: so that is committed first.
-            yield from self._tell_agents(view, [], self._updates.restarts)
+            yield from self._taking.tell_agents(view, [], self._updates.restarts)
             update = self._updates.of()
             self._updates.set_phase(update, "going", "entry")
             return self._updates.again(update)
-        todo = yield from self._take(view, "entry")
+        todo = yield from self._taking.take(view, "entry")
         return (yield from self._say(todo, said_by(todo), "entry", "entry"))
 
     def _seal(self, answer: AIMessage, call: NodeCall, view: View) -> Flow[Update]:
-        yield from self._tell_agents(view, call.claimed, [str(answer.id)])
+        yield from self._taking.tell_agents(view, call.claimed, [str(answer.id)])
         answer = tidy_sealed(answer)
         answer.response_metadata[SEALED_KEY] = {
             "sealed": True,
@@ -408,7 +363,7 @@ class Visit:
             self.run.take(self.owner, [entry.id for entry in halting.halts])
             if halting.halts and not is_held and self.options.hooks_at("end") and self._place.has_steps(1):
                 return self._hold(answer)
-            if (halting := (yield from self._apply(halting, view, "tool_boundary"))).halts:
+            if (halting := (yield from self._taking.apply(halting, view, "tool_boundary"))).halts:
                 return (yield from self._halt_with(answer, halting, "tool_boundary", may_pause=is_held))
         if self._is_out_of_steps:
             update = self._updates.of(without_calls(answer))
@@ -441,7 +396,7 @@ class Visit:
 
     def _end(self, answer: AIMessage) -> Flow[Update]:
         view: View = yield ReadLedger()
-        todo = yield from self._take(view, "turn_end")
+        todo = yield from self._taking.take(view, "turn_end")
         hooks = self.options.hooks_at("end")
         if (todo.steers and self._place.has_steps(2)) or (hooks and self._place.has_steps(0)):
             update = self._updates.of([answer])

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from midstream import wakeup
-from midstream._ledger_flow import View
+from midstream._ledger_view import View
 from midstream.glance import Stamp, glances_of
 from midstream.ledger import Ledger
 from midstream.pace import Pace

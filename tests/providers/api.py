@@ -2,7 +2,8 @@
 
 A script is a list of answers, and an answer is a list of parts: a text is the next delta; `Think`, `Call`,
 `Search` and `Found` are what they say; a callable is called before the next part; `ENDLESS` are words without
-end, and `SILENCE` is nothing more, both until the client hangs up.
+end, and `SILENCE` is nothing more, both until the client hangs up; `MUTE` comes first, and is silence without
+even a status.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from starlette.routing import Route
 
 ENDLESS: Final = object()
 SILENCE: Final = object()
+MUTE: Final = object()
 
 GIVEN_UP_AFTER_SECONDS = 20.0
 PAUSE_SECONDS = 0.01
@@ -126,10 +128,22 @@ class FakeAPI:
             self.refused.append(str(refused))
             return self.refusal(str(refused))
         parts = self.script.popleft() if self.script else ("There is no more in the script.",)
+        if parts and parts[0] is MUTE:
+            return await self._say_nothing(request, parts[1:])
         if not self.is_stream(body, request):
             return self.whole(body, [part for part in parts if isinstance(part, str)])
         stream = self._stream(request, self.writer(body), parts)
         return StreamingResponse(stream, media_type=self.media_type)
+
+    async def _say_nothing(self, request: Request, parts: tuple[Part, ...]) -> Response:
+        for part in parts:
+            if callable(part):
+                await run_in_threadpool(part)
+        until = time.monotonic() + GIVEN_UP_AFTER_SECONDS
+        while not await request.is_disconnected() and time.monotonic() < until:
+            await asyncio.sleep(PAUSE_SECONDS)
+        self.hung_up += 1
+        return Response(status_code=503)
 
     def is_stream(self, body: Any, request: Request) -> bool:
         return bool(body.get("stream", True))

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 
-from providers.api import ENDLESS, SILENCE, Call, FakeAPI, Found, Search, Think
+from providers.api import ENDLESS, MUTE, SILENCE, Call, FakeAPI, Found, Search, Think
 from providers.bedrock_api import Converse
 from providers.thread import Thread, roles
 
@@ -37,6 +37,27 @@ async def test_a_silent_provider_is_ended_at_once(api: FakeAPI, thread: Thread) 
 
     assert [message.text for message in messages[1:]] == ["Once upon a time", "Cats.", "A cat."]
     assert api.refused == []
+    await asyncio.to_thread(api.wait_until_hung_up)
+
+
+@pytest.mark.parametrize("shown", ["no status", "no word", "reasoning", "white space"])
+async def test_an_answer_that_shows_nothing_is_begun_anew(shown: str, api: FakeAPI, thread: Thread) -> None:
+    if isinstance(api, Converse):
+        pytest.skip("its client only has a blocking stream, which nothing can interrupt while it waits")
+    steer = thread.steer("Cats.")
+    begins = {
+        "no status": (MUTE, steer),
+        "no word": (steer, SILENCE),
+        "reasoning": (Think("Hm.", cut=True), steer, SILENCE),
+        "white space": (" \n", steer, SILENCE),
+    }
+    api.says(*begins[shown]).says("A cat ", "purrs.")
+
+    messages = await thread.run(api.model(), "Tell me a story.", restart_grace=0.05)
+
+    assert [message.text for message in messages] == ["Tell me a story.", "Cats.", "A cat purrs."]
+    assert [len(thread.happened(event)) for event in ("restarted", "sealed", "injected")] == [1, 0, 1]
+    assert (len(api.received), api.refused) == (2, [])
     await asyncio.to_thread(api.wait_until_hung_up)
 
 
