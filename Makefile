@@ -2,6 +2,7 @@
 # make dev      the server with the example graphs, for hand use
 # make test     all tests
 # make test-distributed    the tests on several processes, with PostgreSQL and Redis; sets up .venv-distributed
+# make test-line LINE=0.13    the tests on the server, on the newest langgraph-api of that line
 # make bench    all benchmarks, some 80 minutes; ARGS=--quick to see that they work, the names of some, or --help
 # make check    format, lint, types, version against changelog
 #
@@ -10,13 +11,18 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo dev test test-distributed check format bench wheel clean
+.PHONY: help install demo dev test test-distributed test-line check format bench wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DISTRIBUTED := .venv-distributed
 DISTRIBUTED_STAMP := $(DISTRIBUTED)/.installed
+# One of those that `extensions/midstream/_versions.py` names.
+LINE ?= 0.11
+LINE_VENV := .venv-line-$(LINE)
+LINE_STAMP := $(LINE_VENV)/.installed
+SERVER_TESTS := $(shell grep -lE 'DevServer|hosted_url|waiting_server' tests/test_*.py)
 SOURCES := extensions sdk_client graphs tests docs $(wildcard bench)
 # The interpreter to make .venv with. Unset: the first of these that is 3.11 or newer and can make one.
 PYTHON ?=
@@ -53,6 +59,12 @@ test: $(STAMP)
 test-distributed: $(STAMP) $(DISTRIBUTED_STAMP)
 	$(BIN)/python -m pytest --timeout 300 tests/distributed $(ARGS)
 
+test-line: $(STAMP) $(LINE_STAMP)
+	MIDSTREAM_SERVER_PYTHON=$(CURDIR)/$(LINE_VENV)/bin/python $(BIN)/python -m pytest $(SERVER_TESTS) $(ARGS)
+
+$(LINE_STAMP): pyproject.toml .ci/set_up_line | $(STAMP)
+	@bash .ci/set_up_line $(BIN)/python $(LINE) $(LINE_VENV) $(LINE_STAMP)
+
 $(DISTRIBUTED_STAMP): pyproject.toml .ci/set_up_distributed | $(STAMP)
 	@bash .ci/set_up_distributed $(BIN)/python $(DISTRIBUTED) $(DISTRIBUTED_STAMP)
 
@@ -73,4 +85,4 @@ wheel: $(STAMP)
 	$(BIN)/python -m pytest -q tests/test_packaging.py
 
 clean:
-	rm -rf $(VENV) $(DISTRIBUTED) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .langgraph_api
+	rm -rf $(VENV) $(DISTRIBUTED) .venv-line-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .langgraph_api

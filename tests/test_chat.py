@@ -53,6 +53,9 @@ class Person:
         self.host = FakeHost()
         self.chat = Chat(self.host, "agent", "t", lambda: None)  # type: ignore[arg-type]  # as much as it calls
 
+    def types(self, text: str) -> None:
+        self.chat.submit(text, self.chat.question)
+
     async def happens(self, *events: Event | Exception) -> None:
         for event in events:
             self.host.events.put_nowait(event)
@@ -66,7 +69,7 @@ STORY = {"input": {"messages": [{"role": "user", "content": "A story."}]}}
 
 async def test_a_halt_names_its_run_so_that_it_never_stops_the_next_one() -> None:
     person = Person()
-    person.chat.submit("A story.")
+    person.types("A story.")
     await person.happens()
     assert person.chat.halt()
     await person.happens()
@@ -81,7 +84,7 @@ async def test_a_halt_names_its_run_so_that_it_never_stops_the_next_one() -> Non
 
 async def test_a_run_of_somebody_else_is_steered_and_listened_to() -> None:
     person = Person()
-    person.chat.submit("A story.")
+    person.types("A story.")
     await person.happens(ConflictError("busy", response=httpx.Response(409, request=REQUEST), body=None))
     person.host.sent.put_nowait(Sent("s", "steered", "theirs", ("m",)))
     await person.happens(Started("theirs"), Token("Well.", "m1", "model"), Done("theirs", "success"))
@@ -93,16 +96,16 @@ async def test_a_run_of_somebody_else_is_steered_and_listened_to() -> None:
 
 async def test_a_run_that_was_heard_to_its_end_is_not_told_again() -> None:
     person = Person()
-    person.chat.submit("A story.")
+    person.types("A story.")
     await person.happens(Started("r"), Token("Once", "m1", "model"))
-    person.chat.submit("Shorter.")
+    person.types("Shorter.")
     await person.happens(Done("r", "success"))
     person.host.sent.put_nowait(Sent("s", "steered", "r", ("m",)))
     await person.happens()
 
     assert person.host.calls == [("stream", STORY), ("send", "Shorter.")]
     person.host.sent.put_nowait(Sent("s", "started", "next", ("m",)))
-    person.chat.submit("Again.")
+    person.types("Again.")
     await person.happens(Done("r2", "interrupted", is_cancelled=True))
     assert "cancelled: the answer is not kept" in person.chat.transcript.text()
     await person.chat.close()
@@ -116,8 +119,8 @@ async def test_what_somebody_else_has_answered_is_not_asked_again() -> None:
     ]
     await person.chat.look()
     person.host.pending = person.host.pending[1:]
-    person.chat.submit("red")
-    person.chat.submit("now")
+    person.types("red")
+    person.types("now")
     await person.happens(UnknownInterruptError("t", ["i"], ["j"]))
 
     assert person.host.calls == [("stream", {"resume": {"i": "red", "j": "now"}})]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 from midstream_client import InvalidAnswerError, approve, edit, reject, respond, tool_result
 from midstream_client.answers import place
 from midstream_client.interrupts import PendingInterrupt, interrupts_of
+from support.dev_server import shows_schemas
 from support.hosted import Host, calls, said
 
 THREAD = "t"
@@ -196,6 +197,7 @@ async def host(request: pytest.FixtureRequest, hosted_url: str) -> Any:
     await made.close()
 
 
+@shows_schemas
 async def test_a_batch_is_approved_edited_and_rejected_by_call_on_the_server(host: Host) -> None:
     thread_id = await host.thread()
     asked = calls(
@@ -257,6 +259,7 @@ async def test_each_call_is_asked_about_by_itself_and_some_may_be_answered(host:
     assert results[1] == "bob knows"
 
 
+@shows_schemas
 async def test_a_failed_run_hides_no_question(host: Host) -> None:
     """The server's thread object leaves it out: the thread is in `error`, and waits all the same."""
     thread_id = await host.thread()

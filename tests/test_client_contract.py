@@ -26,6 +26,7 @@ from midstream_client import (
 )
 from midstream_client.events import Done, Halted, Injected, Interrupted, Started, Token, ToolCall
 from midstream_client.protocol import MAX_PENDING
+from support.dev_server import shows_schemas
 from support.fake_server import URL, FakeServer
 from support.hosted import Host, calls, said
 
@@ -188,6 +189,7 @@ async def test_send_starts_a_run_where_none_is_and_does_nothing_when_repeated(ho
     assert (await host.runs.get(thread_id, sent.run_id))["metadata"]["by"] == "ann"
 
 
+@shows_schemas
 async def test_a_pause_is_shown_and_answered_by_its_id(host: Host) -> None:
     thread_id = await host.thread()
     asked = calls(("ask_user", {"question": "which?"}))

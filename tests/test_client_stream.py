@@ -218,6 +218,7 @@ async def test_a_second_attempt_takes_back_what_the_first_did_not_commit(host: H
                 token("Kept.", "m1"),
                 token("Lost in ", "m2"),
                 metadata(1),
+                ("error", {"error": "RetryableException", "message": "lost"}),
                 metadata(2),
                 token("Said ", "m3"),
                 token("again.", "m3"),

@@ -83,6 +83,9 @@ async def busy(client: LangGraphClient, server: DevServer, thread_id: str) -> Bu
     async with asyncio.timeout(WITHIN_SECONDS):
         while (await client.runs.get(thread_id, started["run_id"]))["status"] != "running":
             await asyncio.sleep(0.01)
+        # What it began with is written beside it.
+        while (await client.threads.get_state(thread_id))["next"] != ["work"]:
+            await asyncio.sleep(0.01)
     return Busy(client, server, thread_id, started["run_id"], gate)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -103,7 +104,7 @@ def test_ctrl_c_twice_leaves_an_answer_that_cannot_be_halted_yet(hosted_url: str
         assert chat.wait_for_end() == 0
 
 
-def test_an_approval_is_one_key(hosted_url: str) -> None:
+def test_an_approval_is_one_letter(hosted_url: str) -> None:
     with Person(hosted_url, "brief") as chat:
         chat.wait_for(READY)
         chat.type(
@@ -116,19 +117,20 @@ def test_an_approval_is_one_key(hosted_url: str) -> None:
         )
         chat.wait_for("send_email(to='ann', body='hi')?")
         assert chat.sees()[-2:] == [" [a] approve [e] edit [r] reject [s] respond", ">"]
-        chat.press("x")
+        chat.type("x")
+        chat.wait_for("answer by one of a (approve), e (edit), r (reject), s (respond)")
         chat.press("\x7f")
-        chat.press("a")
+        chat.type("approve")
 
         chat.wait_for("send_email(to='bob', body='hi')?")
-        chat.press("e")
+        chat.type("e")
         chat.wait_for('> {"to": "bob", "body": "hi"}')
         assert chat.sees()[-2] == " the arguments, as JSON"
         chat.press("\x7f" * len('"hi"}'))
         chat.type('"hello"}')
 
         chat.wait_for("send_email(to='eve', body='hi')?")
-        chat.press("r")
+        chat.type("r")
         chat.wait_for("why not (may be empty)")
         chat.type("not eve")
 
@@ -136,8 +138,9 @@ def test_an_approval_is_one_key(hosted_url: str) -> None:
         chat.wait_for(READY)
         seen = chat.sees()
         asked = seen.index("·      send_email(to='ann', body='hi')?")
-        assert seen[asked : asked + 6] == [
+        assert seen[asked : asked + 7] == [
             "·      send_email(to='ann', body='hi')?",
+            "·      answer by one of a (approve), e (edit), r (reject), s (respond)",
             "you    approved",
             "·      send_email(to='bob', body='hi')?",
             'you    edited: {"to": "bob", "body": "hello"}',
@@ -147,6 +150,27 @@ def test_an_approval_is_one_key(hosted_url: str) -> None:
         assert "sent to ann" in chat.text()
         assert "sent to bob" in chat.text()
         assert seen[-3:] == ["agent  All done.", f" {READY}", ">"]
+
+
+def test_who_types_while_a_question_comes_does_not_answer_it(hosted_url: str) -> None:
+    with Person(hosted_url, "agent") as chat:
+        chat.wait_for(READY)
+        call = {"name": "send_email", "args": {"to": "ann", "body": "hi"}, "id": "c1"}
+        turns = [{"say": "Let me.", "words": 40, "tool_calls": [call]}, {"say": "Done."}]
+        chat.type(json.dumps({"turns": turns}))
+        chat.wait_for("word1")
+        chat.press("Also ")
+        chat.wait_for("[a] approve")
+        chat.type("a postcard")
+        chat.wait_for("your message is applied after the answer to what is asked")
+        assert "you    Also a postcard" in chat.sees()
+        assert "approved" not in chat.text()
+
+        chat.type("r")
+        chat.wait_for("why not (may be empty)")
+        chat.type("")
+        chat.wait_for("you    rejected")
+        chat.wait_for("You said: Also a postcard")
 
 
 def test_a_wrong_answer_is_asked_for_again_and_the_right_ones_are_kept(hosted_url: str) -> None:
@@ -163,7 +187,7 @@ def test_a_wrong_answer_is_asked_for_again_and_the_right_ones_are_kept(hosted_ur
         for _ in range(2):
             chat.wait_for_any("[a] approve", 'the answer: {"choice": text}')
             if "[a] approve" in chat.text():
-                chat.press("a")
+                chat.type("a")
                 chat.wait_for("you    approved")
             else:
                 chat.type('{"choice": 3}')
@@ -188,7 +212,8 @@ def test_a_thread_that_was_left_waiting_asks_again(hosted_url: str) -> None:
 
     with Person(hosted_url, "brief", "--thread", thread_id) as chat:
         chat.wait_for("[a] approve")
-        chat.press("s")
+        chat.type("s")
+        chat.wait_for("the answer")
         chat.type("no need")
         chat.wait_for("tool   send_email: no need")
         chat.wait_for(READY)

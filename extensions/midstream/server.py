@@ -281,7 +281,9 @@ class _Update(_Call):
 
         A change of metadata, even of none, saves what an `auth` handler adds to it: another owner, perhaps. A
         state update saves nothing of that, and is refused while a run is there, once the caller is known.
-        Read from langgraph-api 0.11.1 and 0.16.7, `Threads.State.post` of both runtimes.
+        Read from langgraph-api 0.11.1 and 0.16.7, `Threads.State.post` of both runtimes. Of an idle thread it
+        is not asked: for an unknown node the server would load the graph and the thread's state first, and
+        then log the refusal as an error, with its traceback, each time.
         """
         if thread["status"] != "busy":
             asked = await self._ask("PATCH", b'{"metadata": {}}')

@@ -95,7 +95,8 @@ class Reader:
 
     def retried(self, attempt: int, messages: Sequence[Mapping[str, Any]]) -> Generator[Emit, Any, None]:
         """Begins again after what is committed, these messages."""
-        self.attempt = attempt
+        # langgraph-api 0.12 tells how the attempt before was lost, as if the run had failed.
+        self.attempt, self.failure = attempt, None
         yield Emit(Retried(self.run_id, attempt, self.shown.void(messages)))
 
     def custom(self, data: Any, namespace: Namespace) -> Event:

@@ -115,7 +115,8 @@ def finish(reader: Reader, *, is_joined: bool = False) -> StreamFlow[None]:
         # The stream is told of it first.
         run = {**run, "status": "error"}
     status, is_cancelled = ended(run, pending)
-    if reader.failure is not None or status == "error":
+    # Of a run that is cancelled, langgraph-api 0.13 tells a failure, too.
+    if (reader.failure is not None and not is_cancelled) or status == "error":
         yield Emit(Error(run_id, *(yield from _failure(reader))))
     elif pending:
         yield Emit(Interrupted(run_id, pending))

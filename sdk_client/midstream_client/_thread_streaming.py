@@ -52,6 +52,9 @@ MEANWHILE = 10
 SILENCES = 4
 """How many silences in a row say that a stream has nothing to tell of a run that is over."""
 
+SETTLES = (0.05, 0.1, 0.2, 0.4)
+"""Seconds between looks at a run that is said to have failed."""
+
 REOPENED = 5
 """How often a stream is opened again that says nothing new."""
 
@@ -120,6 +123,9 @@ class ThreadReader(Reader):
             return
         if of is None and not is_begin and (yield from _is_going(self)):
             # A server that names no run at its end: it was another one's.
+            return
+        if data.get("event") == "failed" and (yield from _goes_on(self)):
+            # An attempt that was lost: langgraph-api 0.13 tells of its end as if it were the run's.
             return
         self.is_active = True
         self.is_over = not is_begin
@@ -270,6 +276,15 @@ def _is_going(reader: ThreadReader) -> Flow[bool]:
     """Tells whether the run may still have something to say."""
     run = yield from run_or_none(reader.thread_id, reader.run_id)
     return run is not None and run["status"] in GOING
+
+
+def _goes_on(reader: ThreadReader) -> Flow[bool]:
+    """Tells whether the run goes on after a failure; who listens is told of the failure first."""
+    for wait in SETTLES:
+        if not (yield from _is_going(reader)):
+            return False
+        yield Pause(wait)
+    return True
 
 
 def _is_refused(error: Exception) -> bool:

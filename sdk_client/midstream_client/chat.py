@@ -91,32 +91,43 @@ class Chat:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def submit(self, text: str) -> None:
-        """Takes a line that was typed."""
-        if self.question is not None:
-            self._answer_typed(text)
+    def submit(self, text: str, begun_at: Question | None) -> str:
+        """Takes a line that was typed.
+
+        Args:
+            text: The line.
+            begun_at: What was asked as it was begun: who types while a question comes does not answer it.
+
+        Returns:
+            What is left in the line, or with what the next one begins.
+        """
+        left = ""
+        if begun_at is not None and begun_at is self.question:
+            left = self._decide(begun_at, text) if begun_at.options() else self._answer_typed(begun_at, text)
         elif text.strip():
             self.transcript.say("you", text)
-            if self.is_answering:
+            if self.is_answering or self.question is not None:
                 self.start(self._steer(text))
             else:
                 # Now and not when the task runs: a second line may be here already.
                 self._answering += 1
                 self.start(self._say(text))
         self._refresh()
+        return left
 
-    def decide(self, key: str) -> str:
-        """Takes a key as a decision; returns the text to begin with, where the decision needs one."""
-        question = self.question
-        assert question is not None
-        assert question.action is not None
-        decision = question.options()[key]
+    def _decide(self, question: Question, text: str) -> str:
+        options = question.options()
+        said = text.strip().lower()
+        decision = options.get(said, said)
+        if decision not in options.values():
+            self.note(f"answer by one of {', '.join(f'{key} ({word})' for key, word in options.items())}")
+            return text
         if decision == "approve":
             self._settle(approve(), "approved")
             return ""
         question.decision = decision
-        self._refresh()
-        return json.dumps(dict(question.action.args), ensure_ascii=False) if decision == "edit" else ""
+        action = question.action
+        return json.dumps(dict(action.args), ensure_ascii=False) if action and decision == "edit" else ""
 
     def halt(self) -> bool:
         """Halts the answer; False if there is none, or if it is being halted already."""
@@ -221,11 +232,7 @@ class Chat:
         for text in self.question.asks() if self.question is not None else ():
             self.note(text)
 
-    def _answer_typed(self, text: str) -> None:
-        question = self.question
-        assert question is not None
-        if question.options():
-            return
+    def _answer_typed(self, question: Question, text: str) -> str:
         if question.decision is None:
             self._settle(question.answer(text), text)
         elif question.decision == "edit":
@@ -234,10 +241,12 @@ class Chat:
                 self._settle(edit(args), f"edited: {text}")
             else:
                 self.note('the arguments must be a JSON object, such as {"to": "ann@example.com"}')
+                return text
         elif question.decision == "reject":
             self._settle(reject(text or None), f"rejected{f': {text}' if text else ''}")
         elif text.strip():
             self._settle(respond(text), f"answered: {text}")
+        return ""
 
     def _settle(self, answer: Any, said: str) -> None:
         question = self.questions.pop(0)

@@ -43,7 +43,7 @@ class Question:
     """The decision whose text is being typed."""
 
     def options(self) -> dict[str, str]:
-        """Returns the decisions that a key stands for."""
+        """Returns the decisions that a letter stands for."""
         if self.action is None or self.decision is not None:
             return {}
         return {key: word for key, word in KEYS.items() if word in self.action.allowed_decisions}

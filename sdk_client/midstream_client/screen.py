@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import BufferControl, FormattedTextControl, HSplit, Layout, VSplit, Window
@@ -16,7 +15,7 @@ from prompt_toolkit.lexers import Lexer
 
 from midstream_client.chat import Chat
 from midstream_client.client import Midstream
-from midstream_client.questions import KEYS
+from midstream_client.questions import Question
 from midstream_client.transcript import MARGIN
 
 if TYPE_CHECKING:
@@ -40,8 +39,14 @@ class Screen:
         self.chat = Chat(midstream, assistant_id, thread_id, self._refresh)
         self._thread_id = thread_id
         self._is_leaving = False
+        self._is_begun = False
+        self._begun_at: Question | None = None
+        """What was asked as the line was begun."""
+
         self._shown = Buffer(read_only=True)
-        self._typed = Buffer(multiline=False, accept_handler=self._accept)
+        self._typed = Buffer(
+            multiline=False, accept_handler=self._accept, on_text_changed=self._note_beginning
+        )
         self._application: Application[None] = Application(
             layout=self._layout(), key_bindings=self._keys(), full_screen=True
         )
@@ -83,23 +88,21 @@ class Screen:
         def _(event: KeyPressEvent) -> None:
             event.app.exit()
 
-        for key in KEYS:
-            keys.add(key, filter=Condition(lambda key=key: self._decides(key)))(self._decide)  # type: ignore[misc]
         return keys
 
-    def _decides(self, key: str) -> bool:
-        question = self.chat.question
-        return question is not None and key in question.options()
-
-    def _decide(self, event: KeyPressEvent) -> None:
-        self._is_leaving = False
-        self._typed.text = self.chat.decide(event.key_sequence[0].key)
-        self._typed.cursor_position = len(self._typed.text)
+    def _note_beginning(self, buffer: Buffer) -> None:
+        if not self._is_begun:
+            self._begun_at = self.chat.question
+        self._is_begun = bool(buffer.text)
 
     def _accept(self, buffer: Buffer) -> bool:
         self._is_leaving = False
-        self.chat.submit(buffer.text)
-        return False
+        left = self.chat.submit(buffer.text, self._begun_at if buffer.text else self.chat.question)
+        if left:
+            buffer.document = Document(left, len(left))
+            self._begun_at = self.chat.question
+        self._is_begun = bool(left)
+        return self._is_begun
 
     def _refresh(self) -> None:
         text = self.chat.transcript.text(self._columns())

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
+from packaging.version import Version
 
 from support.process import QUIET, ROOT, ServerProcess, lay, passed_on
 
 PYTHON = os.environ.get("MIDSTREAM_SERVER_PYTHON", sys.executable)
 """Of the environment with the server: `make test-line` runs the tests against another langgraph-api's."""
+
+
+def _server_version() -> Version:
+    if sys.executable == PYTHON:
+        return Version(version("langgraph-api"))
+    code = "from importlib.metadata import version; print(version('langgraph-api'))"
+    return Version(subprocess.check_output([PYTHON, "-c", code], text=True).strip())
+
+
+shows_schemas = pytest.mark.skipif(
+    _server_version() < Version("0.16"), reason="langgraph-api shows no response_schema before 0.16"
+)
 
 
 class DevServer(ServerProcess):
