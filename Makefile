@@ -2,7 +2,7 @@
 # make dev      the server with the example graphs, for hand use
 # make test     all tests
 # make test-distributed    the tests on several processes, with PostgreSQL and Redis; sets up .venv-distributed
-# make bench    all benchmarks, some 80 minutes; ARGS=--quick to see that they work, the names of some, or --help
+# make bench    all benchmarks, for an hour and a half; ARGS=--quick to see that they work, the names of some, or --help
 # make check    format, lint, types, version against changelog
 #
 # Each of them sets up .venv first, once. Only Python 3.11 or newer and make are needed.
