@@ -3,7 +3,7 @@
 # make test     all tests
 # make test-distributed    the tests on several processes, with PostgreSQL and Redis; sets up .venv-distributed
 # make test-line LINE=0.13    the tests on the server, on the newest langgraph-api of that line
-# make bench    all benchmarks, some 80 minutes; ARGS=--quick to see that they work, the names of some, or --help
+# make bench    all benchmarks, for an hour and a half; ARGS=--quick to see that they work, the names of some, or --help
 # make check    format, lint, types, version against changelog
 #
 # Each of them sets up .venv first, once. Only Python 3.11 or newer and make are needed.

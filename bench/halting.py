@@ -24,6 +24,7 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph_sdk.client import LangGraphClient
 
 from bench.paced_graph import ToldModel, agent
+from bench.servers import WITH, streamed
 from midstream import Ledger, ModelNode
 from midstream_client import Midstream
 from support.dev_server import DevServer
@@ -40,7 +41,7 @@ LINE = "0.16"
 FILES: dict[str, Any] = {
     "langgraph.json": {
         "dependencies": ["."],
-        "graphs": {"agent": f"{ROOT}/bench/paced_graph.py:graph"},
+        "graphs": {WITH: f"{ROOT}/bench/paced_graph.py:graph"},
         "http": {"app": "midstream.server:app"},
     }
 }
@@ -204,15 +205,9 @@ async def api_and_worker() -> AsyncIterator[Start]:
 
 def over_http(client: LangGraphClient) -> Start:
     async def events(thread_id: str, text: str) -> Events:
-        asked: dict[str, Any] = {"messages": [{"role": "user", "content": text}]}
-        modes: Any = ["messages-tuple", "custom"]
-        async for part in client.runs.stream(thread_id, "agent", input=asked, stream_mode=modes):
-            if part.event == "custom":
-                yield "event", part.data
-            elif part.event == "messages" and part.data[0]["content"]:
-                yield "token", part.data[0]["content"]
-            elif part.event == "error":
-                raise RuntimeError(f"the run failed: {part.data}")
+        async for kind, data in streamed(client, thread_id, WITH, text):
+            if kind != "run":
+                yield kind, data
 
     async def start(provider: Provider) -> tuple[Events, Callable[[], Awaitable[object]]]:
         thread_id = (await client.threads.create())["thread_id"]

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal, TypeAlias
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.language_models.chat_models import agenerate_from_stream
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
+
+from bench.paced_graph import OnlyStreams
 
 Content = Literal["text", "blocks", "whitespace", "reasoning", "tool arguments"]
 
@@ -36,7 +37,7 @@ def _message(kind: Content, place: int, size: int) -> AIMessageChunk:
     return AIMessageChunk(content="", tool_call_chunks=[tool_call_chunk(args=args, index=0, **first)])
 
 
-class ReadyModel(BaseChatModel):
+class ReadyModel(OnlyStreams):
     """Streams chunks that were made in advance, without any delay: all that is timed is what reads them."""
 
     size: int
@@ -103,12 +104,3 @@ class ReadyModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         return await agenerate_from_stream(self._astream(messages, stop, None, **kwargs))
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        raise NotImplementedError("only streams, and only on an event loop")

@@ -20,7 +20,20 @@ from langgraph.graph import END, START, StateGraph
 from midstream import MidstreamState, ModelNode
 
 
-class PacedModel(BaseChatModel):
+class OnlyStreams(BaseChatModel):
+    """Cannot be called, only streamed from."""
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        raise NotImplementedError("only streams, and only on an event loop")
+
+
+class PacedModel(OnlyStreams):
     """Streams a word every `interval` seconds; after `silent_after` words it is silent and does not end."""
 
     interval: float = 0.02
@@ -48,15 +61,6 @@ class PacedModel(BaseChatModel):
                 await asyncio.Event().wait()
             await asyncio.sleep(interval)
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"word{number} "))
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        raise NotImplementedError("only streams, and only on an event loop")
 
 
 class ToldModel(PacedModel):

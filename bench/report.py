@@ -145,6 +145,7 @@ def _machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
+        "load": os.getloadavg(),
         "packages": packages,
     }
 

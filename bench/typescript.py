@@ -44,7 +44,7 @@ SIZES: Sizes = {
 SLOW: Sizes = {"tool arguments": (10_000, 20_000)}
 """What takes the other side minutes: it runs once with preemption off and once with it on."""
 
-SLOW_RUN_SECONDS, QUICK_RUN_SECONDS = 300, 3
+SLOW_RUN_SECONDS, QUICK_RUN_SECONDS = 240, 3
 """After so much of the processor's time such a stream is ended, and with `--quick`. What the package does
 once an answer has come to its end, which takes about as long again, is let be."""
 
