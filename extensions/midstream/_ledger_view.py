@@ -192,7 +192,7 @@ def view_of(thread_id: str, *roots: Root) -> View:
 
 def supersedes(new: Mark, old: Mark | None) -> bool:
     """Tells whether a mark says more than the one before."""
-    # A request that was withdrawn and applied at the same moment was applied.
+    # Where an agent could not claim it, a request may be withdrawn as it is applied; then it was applied.
     return old is None or (old["outcome"] == "withdrawn" != new["outcome"])
 
 

@@ -200,7 +200,7 @@ class _Report(_Call):
         thread = _thread_of(answer, self._scope)
         ledger = await self._ledger(thread)
         view = await ledger.aview()
-        # What is pending may be handled already; what was withdrawn may have been applied at that moment.
+        # What is pending may be handled already; and an agent that could not claim what it took told nobody.
         is_open = view.pending() or view.withdrawn - view.marks.keys()
         handled = await ledger.ahandled() if is_open else {}
         # The status was read before the ledger: if it is not `busy`, whatever ran before has committed.
@@ -329,7 +329,7 @@ def report(view: View, handled: Mapping[str, Handled]) -> dict[str, Any]:
             if entry.id in view.withdrawn
         },
         **view.marks,
-        # The state has the last word: what was withdrawn and applied at the same moment was applied.
+        # The state has the last word, also on what was withdrawn while an agent applied it without a claim.
         **{name: handled[name] for name in known if name in handled},
     }
     return {
