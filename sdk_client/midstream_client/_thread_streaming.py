@@ -124,8 +124,8 @@ class ThreadReader(Reader):
         if of is None and not is_begin and (yield from _is_going(self)):
             # A server that names no run at its end: it was another one's.
             return
-        if data.get("event") == "failed" and (yield from _goes_on(self)):
-            # An attempt that was lost: langgraph-api 0.13 tells of its end as if it were the run's.
+        if data.get("event") == "failed" and (yield from _is_lost_attempt(self)):
+            # langgraph-api 0.13 tells of its end as if it were the run's.
             return
         self.is_active = True
         self.is_over = not is_begin
@@ -278,13 +278,14 @@ def _is_going(reader: ThreadReader) -> Flow[bool]:
     return run is not None and run["status"] in GOING
 
 
-def _goes_on(reader: ThreadReader) -> Flow[bool]:
-    """Tells whether the run goes on after a failure; who listens is told of the failure first."""
+def _is_lost_attempt(reader: ThreadReader) -> Flow[bool]:
+    """Tells whether a failure is not the run's own; who listens is told of that one first."""
     for wait in SETTLES:
-        if not (yield from _is_going(reader)):
-            return False
+        run = yield from run_or_none(reader.thread_id, reader.run_id)
+        if run is None or run["status"] not in GOING:
+            break
         yield Pause(wait)
-    return True
+    return run is not None and run["status"] in (*GOING, "success")
 
 
 def _is_refused(error: Exception) -> bool:
