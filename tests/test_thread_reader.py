@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -45,13 +46,22 @@ def values(*messages: dict[str, Any]) -> dict[str, Any]:
     return event("values", {"messages": list(messages)})
 
 
-def read(*events: dict[str, Any], reader: ThreadReader | None = None) -> list[Event]:
+def read(
+    *events: dict[str, Any], reader: ThreadReader | None = None, statuses: Sequence[str] = ()
+) -> list[Event]:
+    """Reads events; whenever the reader looks at its run, it finds the next of the statuses."""
     reader = reader or ThreadReader("t")
     found: list[Event] = []
-    steps = [*reader.begin("mine"), *(step for each in events for step in reader.read(each))]
-    for step in steps:
-        assert isinstance(step, Emit)
-        found.append(step.event)
+    looks = iter(statuses)
+    for steps in (reader.begin("mine"), *map(reader.read, events)):
+        answer = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = steps.send(answer)
+                if isinstance(step, Emit):
+                    found.append(step.event)
+                answer = {"status": next(looks)} if isinstance(step, Call) else None
+    assert list(looks) == []
     return found
 
 
@@ -161,9 +171,26 @@ def test_frames_that_are_no_events_and_a_failure() -> None:
         text("of no message"),
         lifecycle("mine", "failed", error="out of tokens"),
         reader=reader,
+        statuses=["running", "error"],
     )
 
     assert (reader.is_over, reader.failure) == (True, (None, "out of tokens"))
+
+
+@pytest.mark.parametrize("statuses", [["success"], ["running"] * 4])
+def test_a_failure_of_a_lost_attempt_is_not_the_runs(statuses: list[str]) -> None:
+    reader = ThreadReader("t")
+    shown = read(
+        lifecycle("mine", "running"),
+        lifecycle("mine", "failed", error="the worker is gone"),
+        start("m1"),
+        text("Hello"),
+        reader=reader,
+        statuses=statuses,
+    )
+
+    assert (reader.is_over, reader.failure) == (False, None)
+    assert shown[-1] == Token("Hello", "m1", None)
 
 
 @pytest.mark.parametrize(("status", "is_over"), [("running", False), ("timeout", True), (None, True)])
