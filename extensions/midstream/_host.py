@@ -59,17 +59,22 @@ def saver_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
     return saver if hasattr(saver, "aget_tuple") else None
 
 
-def server_run_id() -> str | None:
-    """Returns the id of the server's run that this code works for; None elsewhere.
+def root_run_id() -> str | None:
+    """Returns the id of the run that this code works for, in whatever subgraph; None if it was given none.
 
-    Read from langgraph-api 0.11.1 and 0.16.7, `stream.astream_state`: a run that is taken up again, after its
-    worker was lost, has no run id in its config any more, where LangGraph looks. It still is the same run to
-    everybody else, under the id that its creation put among the configurables.
+    Read from langgraph 1.2.20 and 1.2.24, as `input_version` is: the outermost graph's loop has the config of
+    its call, while what LangGraph tells a node of its execution has no run id in a subgraph. Read from
+    langgraph-api 0.11.1 and 0.16.7, `stream.astream_state`: a run that is taken up again, after its worker
+    was lost, has no run id in its config any more. It still is the same run to everybody else, under the id
+    that its creation put among the configurables.
     """
     try:
-        run_id = get_config().get("configurable", {}).get("run_id")
+        config = get_config()
     except RuntimeError:  # not in a graph
         return None
+    loop = _root_loop_of(config)
+    run_id = loop.config.get("run_id") if loop is not None else None
+    run_id = run_id or config.get("configurable", {}).get("run_id")
     return str(run_id) if run_id else None
 
 
@@ -93,9 +98,7 @@ def input_version(config: RunnableConfig) -> str | None:
     Read from langgraph 1.2.20 and 1.2.24, `langgraph.pregel._runner`: what a task calls others by holds a
     method of the graph's loop, which holds the checkpoint that the task was begun from.
     """
-    loop = _loop_of(config)
-    while getattr(loop, "is_nested", False) and (outer := _loop_of(loop.config)) is not None:
-        loop = outer
+    loop = _root_loop_of(config)
     return input_of(loop.checkpoint) if loop is not None else None
 
 
@@ -167,6 +170,13 @@ def is_below_tools(config: RunnableConfig) -> bool:
             if any(isinstance(step, ToolNode) for step in getattr(task.proc, "steps", [task.proc])):
                 return True
     return False
+
+
+def _root_loop_of(config: RunnableConfig) -> Any:
+    loop = _loop_of(config)
+    while getattr(loop, "is_nested", False) and (outer := _loop_of(loop.config)) is not None:
+        loop = outer
+    return loop
 
 
 def _loop_of(config: RunnableConfig) -> Any:

@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
 from midstream import _run_notes as notes
-from midstream._host import is_below_tools, server_run_id
+from midstream._host import is_below_tools, root_run_id
 from midstream._run_notes import RunNote
 from midstream.state import Halt, halt_of
 
@@ -136,7 +136,7 @@ class Run:
 def run_of(runtime: Runtime[Any]) -> Run:
     """Returns the run that a node works for; the same object for all of its nodes in this process."""
     info, control = runtime.execution_info, runtime.control
-    run_id = (info.run_id if info is not None else None) or server_run_id()
+    run_id = root_run_id() or (info.run_id if info is not None else None)
     key: Hashable
     if info is not None and run_id is not None:
         key = (info.thread_id, str(run_id))
