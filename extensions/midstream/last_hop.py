@@ -286,8 +286,9 @@ def _merged(run: Sequence[BaseMessage], provider: Provider) -> BaseMessage:
     if len(run) == 1:
         return run[0]
     first, last = run[0], run[-1]
-    # Where one of them is in the provider's own format, the whole is.
+    # Where one of them is in the provider's own format, or in nobody's, the whole is: others' is text by now.
     own = [each for each in run if each.response_metadata.get("model_provider") in provider.wrote]
+    own = own or [each for each in run if "model_provider" not in each.response_metadata]
     changes: dict[str, Any] = {
         "content": _joined([message.content for message in run]),
         "additional_kwargs": last.additional_kwargs,

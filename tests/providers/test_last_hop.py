@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -36,6 +37,7 @@ from providers.conftest import APIS
 from support.examples import examples
 
 PROVIDERS = [OPENAI, RESPONSES, ANTHROPIC, GOOGLE, CONVERSE, BEDROCK, MISTRAL, OTHER]
+WRITERS = [None, "anthropic", "openai", "mistralai"]
 by_name = pytest.mark.parametrize("provider", PROVIDERS, ids=lambda each: each.name)
 
 
@@ -171,6 +173,24 @@ def test_calls_of_one_id_that_are_in_the_content_too_are_accepted(kind: str, api
     sealable(api.says("Yes.").model().bind_tools([look_up]), SealControl()).invoke(messages)
 
     assert api.refused == []
+
+
+@by_name
+@pytest.mark.parametrize("writers", list(itertools.product(WRITERS, repeat=2)))
+def test_neighbours_of_any_writers_are_repaired_once_and_for_all(
+    provider: Provider, writers: tuple[str | None, str | None]
+) -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    messages: list[BaseMessage] = [HumanMessage("What is a cat?")]
+    for writer in writers:
+        about = {"model_provider": writer} if writer else {}
+        content: list[Any] = [thought, {"type": "text", "text": "An animal."}]
+        messages.append(AIMessage(content, response_metadata=about))
+    messages.append(HumanMessage("Go on."))
+
+    repaired = repair(messages, provider)
+
+    assert repair(repaired, provider) is repaired
 
 
 @by_name
