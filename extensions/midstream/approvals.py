@@ -14,7 +14,11 @@ from inspect import iscoroutinefunction
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypedDict, Union, cast, get_args
 
 from langchain_core.messages import ToolCall, ToolMessage
-from langgraph.prebuilt.tool_node import ToolCallRequest, msg_content_output
+from langgraph.prebuilt.tool_node import (
+    TOOL_INVOCATION_ERROR_TEMPLATE,
+    ToolCallRequest,
+    msg_content_output,
+)
 from langgraph.runtime import Runtime
 from pydantic import (
     BaseModel,
@@ -25,7 +29,7 @@ from pydantic import (
     create_model,
 )
 
-from midstream.arguments import Schema, args_type
+from midstream.arguments import Check, Schema, args_type, model_check
 from midstream.errors import ConfigurationError
 
 DecisionType: TypeAlias = Literal["approve", "edit", "reject", "respond"]
@@ -222,6 +226,7 @@ class Questions:
     def __init__(self, tools: Mapping[str, Schema]) -> None:
         self._tools = tools
         self._actions: dict[str, type[BaseModel]] = {}
+        self._checks: dict[str, Check] = {}
 
     def approval(self, gated: Gated) -> Question:
         """Returns the question about one call; an edit of it keeps the tool."""
@@ -260,6 +265,16 @@ class Questions:
             args=call["args"],
         )
         return Question(value, _pinned(_Executed, call))
+
+    def misfit(self, name: str, args: dict[str, Any]) -> str | None:
+        """Returns what the model is told, as of a local tool, of arguments that the tool cannot take."""
+        if name not in self._checks:
+            self._checks[name] = model_check(self._tools[name])
+        found = [f"{'.'.join(map(str, path))}: {message}" for path, message in self._checks[name](args)]
+        if not found:
+            return None
+        error = "\n".join(found)
+        return TOOL_INVOCATION_ERROR_TEMPLATE.format(tool_name=name, tool_kwargs=args, error=error)
 
     def _decision(self, gated: Gated, names: Sequence[str]) -> Any:
         models: dict[DecisionType, type[BaseModel]] = {

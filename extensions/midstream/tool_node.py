@@ -81,7 +81,8 @@ class ToolNode(LangGraphToolNode):
             functions.
         interrupt_mode: `"batched"` asks one question about all calls, `"per_call"` one about each.
         host_tools: Tools that the host runs, such as a browser: their schemas, in any form that a model can
-            be given. A call of one pauses with a request of type `tool_execution`.
+            be given. A call of one pauses with a request of type `tool_execution`; one whose arguments do
+            not fit the schema is answered with an error, and the host is not asked.
         durable: Which calls are LangGraph tasks, whose results are kept and have to be serialisable.
             `"auto"`: those of a batch with a gate; `"always"`: all; `"never"`: none that does not itself
             pause (then host tools are waited for before any other tool runs).
