@@ -22,6 +22,7 @@ from langgraph.prebuilt.tool_node import (
 from langgraph.runtime import Runtime
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     JsonValue,
@@ -31,6 +32,7 @@ from pydantic import (
 
 from midstream.arguments import Check, Schema, args_type, model_check
 from midstream.errors import ConfigurationError
+from midstream.wording import worded
 
 DecisionType: TypeAlias = Literal["approve", "edit", "reject", "respond"]
 InterruptMode: TypeAlias = Literal["batched", "per_call"]
@@ -303,14 +305,16 @@ class Questions:
 def _one_of(models: Sequence[type[BaseModel]], field: str) -> Any:
     if len(models) == 1:
         return models[0]
-    return Annotated[Union[tuple(models)], Discriminator(field)]  # noqa: UP007  # made at run time
+    # Where the field is missing, pydantic does not tell what it might be; where it is null, it does.
+    present = BeforeValidator(lambda value: {field: None, **value} if isinstance(value, dict) else value)
+    return Annotated[Union[tuple(models)], Discriminator(field), present]  # noqa: UP007  # made at run time
 
 
 def answer_errors(error: ValidationError) -> list[AnswerError]:
     """Returns what was wrong with an answer, by the path of the field."""
     return [
-        AnswerError(path=".".join(map(str, _field(each["loc"]))), message=each["msg"])
-        for each in error.errors()
+        AnswerError(path=".".join(map(str, _field(loc))), message=message)
+        for loc, message in map(worded, error.errors())
     ]
 
 

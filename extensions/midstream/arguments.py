@@ -26,6 +26,8 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from referencing import Registry
 
+from midstream.wording import worded
+
 Schema: TypeAlias = BaseTool | Mapping[str, Any]
 """A tool, or the JSON schema of the arguments of one that only the host can run."""
 
@@ -163,7 +165,7 @@ def _by_model(shown: type[BaseModel], full: Any, takes_more: bool) -> Check:
         except ValidationError as error:
             for each in error.errors():
                 if not each["loc"] or each["loc"][0] not in injected:
-                    yield each["loc"], each["msg"]
+                    yield worded(each)
 
     return check
 
