@@ -15,7 +15,8 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Interrupt
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from midstream import ConfigurationError, ToolNode
 from midstream.approvals import (
@@ -181,8 +182,8 @@ def test_a_decision_survives_as_it_was_sent(answer: dict[str, Any]) -> None:
     [
         (None, [""]),
         ("approve", [""]),
-        ({}, [""]),
-        ({"type": "zap"}, [""]),
+        ({}, ["type"]),
+        ({"type": "zap"}, ["type"]),
         ({"type": "approve", "tool_call_id": "s2"}, ["tool_call_id"]),
         ({"type": "respond"}, ["message"]),
         ({"type": "edit"}, ["edited_action"]),
@@ -201,6 +202,83 @@ def test_what_is_wrong_is_named_by_its_field(answer: Any, paths: list[str]) -> N
 
     found = [error["path"] for error in answer_errors(raised.value)]
     assert [path for path in found if path in paths] == paths
+
+
+ONE_OF = "must be one of approve, edit, reject, respond"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("approve", ": must be an object"),
+        ({}, f"type: {ONE_OF}"),
+        ({"type": None}, f"type: {ONE_OF}"),
+        ({"type": "zap"}, f"type: {ONE_OF}"),
+        ({"type": "approve", "tool_call_id": "s2"}, "tool_call_id: must be 's1'"),
+        ({"type": "respond"}, "message: is missing"),
+        ({"type": "respond", "message": 7}, "message: must be a text"),
+        ({"type": "edit", "edited_action": []}, "edited_action: must be an object"),
+        (
+            {"type": "edit", "edited_action": {"name": "look", "args": {}}},
+            "edited_action.name: must be 'send_email'",
+        ),
+        (
+            {"type": "edit", "edited_action": {"name": "send_email", "args": {"to": "x", "copies": "y"}}},
+            "edited_action.args.copies: must be a whole number",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said_in_words_for_a_person(answer: Any, says: str) -> None:
+    assert said_of(question(SEND), answer)[0] == says
+
+
+def test_what_is_wrong_with_a_batch_is_said_in_words_for_a_person() -> None:
+    known = {one.name: one for one in (send_email, delete_file)}
+    gated = [Gated(call, Policy(("approve", "edit")), "") for call in CALLS[1:3]]
+    asked = TypeAdapter(Questions(known).batched_approval(gated).answer)
+    approve = {"type": "approve"}
+
+    for bad, says in (
+        ({"decisions": {"0": approve}}, "decisions: must be a list"),
+        ({"decisions": [approve]}, "decisions.1: is missing"),
+        ({"decisions": [approve] * 3}, "decisions: has too many entries: 3 of at most 2"),
+        ({"decisions": [approve, {}]}, "decisions.1.type: must be one of approve, edit"),
+        (
+            {"decisions": [approve, {"type": "edit", "edited_action": {"args": {}}}]},
+            "decisions.1.edited_action.name: must be one of send_email, delete_file",
+        ),
+    ):
+        assert said_of(asked, bad) == [says]
+
+
+def test_the_applications_own_words_about_an_answer_are_kept() -> None:
+    class Answer(BaseModel):
+        size: int = Field(default=1, multiple_of=5)
+        to: str = ""
+        kind: str = ""
+
+        @field_validator("to")
+        @classmethod
+        def known(cls, to: str) -> str:
+            raise ValueError(f"{to} is {{not}} known")
+
+        @field_validator("kind")
+        @classmethod
+        def some(cls, kind: str) -> str:
+            raise PydanticCustomError("too_short", "say more")
+
+    assert said_of(TypeAdapter(Answer), {"size": 3, "to": "bob", "kind": "?"}) == [
+        "size: Input should be a multiple of 5",
+        "to: bob is {not} known",
+        "kind: say more",
+    ]
+
+
+def said_of(asked: TypeAdapter[Any], answer: Any) -> list[str]:
+    with pytest.raises(ValidationError) as raised:
+        asked.validate_python(answer)
+    return [f"{error['path']}: {error['message']}" for error in answer_errors(raised.value)]
 
 
 def test_only_the_allowed_decisions_are_taken() -> None:
@@ -224,7 +302,7 @@ def test_a_batch_is_answered_by_position_and_in_full() -> None:
     answer = asked.validate_python({"decisions": [approve, reject]})
     assert [decision_of(one) for one in answer.decisions] == [approve, reject]
     for bad, path in (
-        ({"decisions": [reject, approve]}, "decisions.0"),
+        ({"decisions": [reject, approve]}, "decisions.0.type"),
         ({"decisions": [approve]}, "decisions.1"),
         ({"decisions": [approve, reject, reject]}, "decisions"),
         ({"decision": []}, "decisions"),

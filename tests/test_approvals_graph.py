@@ -120,7 +120,7 @@ async def test_an_invalid_answer_alone_and_beside_a_valid_one_is_asked_for_again
 
         await thread.run(answers={asked["send_email"]: {"type": "aprove"}})
         assert await thread.status() == "interrupted"
-        assert await thread.errors() == {"send_email": [""]}
+        assert await thread.errors() == {"send_email": ["type"]}
         asked = await thread.asked()
 
         edit = {"name": "send_email", "args": {"to": "bob@example.com"}}

@@ -470,6 +470,45 @@ async def test_durable_always_keeps_what_an_undeclared_pause_would_repeat(
 
 
 @colours
+async def test_a_pause_that_makes_siblings_run_again_is_warned_of_once(
+    asynchronous: bool, effects: Effects, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk = Conversation(graph_of(ToolNode(tools_of(effects)), InMemorySaver()), asynchronous)
+    for _ in range(2):
+        await talk.say(message(SEND, ASK))
+        await talk.say(Command(resume="yes"))
+
+    assert effects.counts() == {"send ann": 4, "ask a": 2}, "as the stock node has it"
+    assert [record.getMessage() for record in caplog.records if record.name == "midstream"] == [
+        "tool 'ask' paused beside other calls, which run again when it is answered: list it in "
+        "`interrupting_tools` of the tool node 'tools', or give that `durable=\"always\"`"
+    ]
+
+
+@colours
+@pytest.mark.parametrize(
+    ("calls", "rules"),
+    [
+        ([ASK], {}),
+        ([SEND, ASK], {"interrupting_tools": ["ask"]}),
+        ([SEND, ASK], {"durable": "always"}),
+        ([SEND, ASK], {"interrupt_on": {"send": True}}),
+    ],
+    ids=["alone", "listed", "always durable", "beside a gate"],
+)
+async def test_a_pause_that_makes_nothing_run_again_is_not_warned_of(
+    calls: Any, rules: Any, asynchronous: bool, effects: Effects, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk = Conversation(graph_of(ToolNode(tools_of(effects), **rules), InMemorySaver()), asynchronous)
+    await talk.say(message(*calls))
+    while talk.pauses:
+        await talk.answer({pause.id: good_answer(pause.value) for pause in talk.pauses})
+
+    assert effects.counts() == once([{"ask": "ask a", "send": "send ann"}[name] for name, _ in calls])
+    assert caplog.records == []
+
+
+@colours
 async def test_durable_never_keeps_no_result_and_so_lets_nothing_act_before_the_last_pause(
     asynchronous: bool, effects: Effects
 ) -> None:

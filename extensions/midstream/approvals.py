@@ -14,10 +14,15 @@ from inspect import iscoroutinefunction
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypedDict, Union, cast, get_args
 
 from langchain_core.messages import ToolCall, ToolMessage
-from langgraph.prebuilt.tool_node import ToolCallRequest, msg_content_output
+from langgraph.prebuilt.tool_node import (
+    TOOL_INVOCATION_ERROR_TEMPLATE,
+    ToolCallRequest,
+    msg_content_output,
+)
 from langgraph.runtime import Runtime
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     JsonValue,
@@ -25,8 +30,9 @@ from pydantic import (
     create_model,
 )
 
-from midstream.arguments import Schema, args_type
+from midstream.arguments import Check, Schema, args_type, model_check
 from midstream.errors import ConfigurationError
+from midstream.wording import worded
 
 DecisionType: TypeAlias = Literal["approve", "edit", "reject", "respond"]
 InterruptMode: TypeAlias = Literal["batched", "per_call"]
@@ -222,6 +228,7 @@ class Questions:
     def __init__(self, tools: Mapping[str, Schema]) -> None:
         self._tools = tools
         self._actions: dict[str, type[BaseModel]] = {}
+        self._checks: dict[str, Check] = {}
 
     def approval(self, gated: Gated) -> Question:
         """Returns the question about one call; an edit of it keeps the tool."""
@@ -261,6 +268,16 @@ class Questions:
         )
         return Question(value, _pinned(_Executed, call))
 
+    def misfit(self, name: str, args: dict[str, Any]) -> str | None:
+        """Returns what the model is told, as of a local tool, of arguments that the tool cannot take."""
+        if name not in self._checks:
+            self._checks[name] = model_check(self._tools[name])
+        found = [f"{'.'.join(map(str, path))}: {message}" for path, message in self._checks[name](args)]
+        if not found:
+            return None
+        error = "\n".join(found)
+        return TOOL_INVOCATION_ERROR_TEMPLATE.format(tool_name=name, tool_kwargs=args, error=error)
+
     def _decision(self, gated: Gated, names: Sequence[str]) -> Any:
         models: dict[DecisionType, type[BaseModel]] = {
             "approve": _Approve,
@@ -288,14 +305,16 @@ class Questions:
 def _one_of(models: Sequence[type[BaseModel]], field: str) -> Any:
     if len(models) == 1:
         return models[0]
-    return Annotated[Union[tuple(models)], Discriminator(field)]  # noqa: UP007  # made at run time
+    # Where the field is missing, pydantic does not tell what it might be; where it is null, it does.
+    present = BeforeValidator(lambda value: {field: None, **value} if isinstance(value, dict) else value)
+    return Annotated[Union[tuple(models)], Discriminator(field), present]  # noqa: UP007  # made at run time
 
 
 def answer_errors(error: ValidationError) -> list[AnswerError]:
     """Returns what was wrong with an answer, by the path of the field."""
     return [
-        AnswerError(path=".".join(map(str, _field(each["loc"]))), message=each["msg"])
-        for each in error.errors()
+        AnswerError(path=".".join(map(str, _field(loc))), message=message)
+        for loc, message in map(worded, error.errors())
     ]
 
 

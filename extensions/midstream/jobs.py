@@ -115,8 +115,11 @@ class Work:
         return result
 
     def _note_answer(self) -> None:
-        if self.pauses is not None and self.pauses.asked.get(task_id_of(get_config())):
+        if self._was_asked():
             self.was_answered = True
+
+    def _was_asked(self) -> bool:
+        return self.pauses is not None and bool(self.pauses.asked.get(task_id_of(get_config())))
 
     def descriptions(self) -> dict[int, str]:
         """Returns the text for each call that needs approval."""
@@ -141,7 +144,13 @@ class Work:
         return bool(asked)
 
     def _ask(self, job: Ask) -> Any:
-        answer = interrupt(job.question.value, response_schema=job.question.answer)
+        asked = job.question.value
+        # What the host was asked before it may have done, whatever a newer schema says of it.
+        checks = job.of_host and not self._was_asked()
+        if checks and (misfit := self._batch.rules.questions.misfit(asked["name"], asked["args"])):
+            return {"content": misfit, "status": "error"}
+
+        answer = interrupt(asked, response_schema=job.question.answer)
         if job.of_host:
             return {"content": answer.content, "status": answer.status}
         return [decision_of(decision) for decision in getattr(answer, "decisions", (answer,))]

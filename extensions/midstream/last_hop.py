@@ -7,8 +7,8 @@ repairs anew. State keeps the truth. In this order, each step once through the l
    without a signature or ciphertext, references to what was never stored); a turn with nothing left in it is
    not sent. Of another provider's turn the text and the tool calls remain. Nor is an empty turn of the user's
    sent; and where the system may speak at the beginning alone, a later word of it is said by the user.
-2. Tools: each call is followed by exactly one result. Calls that a cancelled run left open are answered as
-   cancelled, calls with broken arguments by an error; results without a call and second results go. Of calls
+2. Tools: each call is followed by exactly one result. Calls that a run left open are answered as cancelled,
+   calls with broken arguments by an error; results without a call and second results go. Of calls
    that share an id all but the first get another one, and so do their results, in the order of the calls.
 3. The ends: a thread that begins with a turn of the model (a greeting) is begun by the user where it has to
    be, and one that ends in such a turn is asked to continue.
@@ -45,7 +45,10 @@ BEGIN: Final = "Begin."
 ACKNOWLEDGED: Final = "Understood."
 """The turn of the model that Mistral wants between a tool's result and the next user turn."""
 
-CANCELLED: Final = "This call was cancelled before it gave a result."
+CANCELLED: Final = (
+    "This call was cancelled: no result of it was kept. It may have acted; check before you repeat it."
+)
+"""The result of a call that has none. It may have acted before its run was cancelled, or failed."""
 
 
 def repair(messages: list[BaseMessage], provider: Provider) -> list[BaseMessage]:

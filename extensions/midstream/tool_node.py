@@ -15,6 +15,7 @@ calls, and what those are depends on kept results alone.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import get_executor_for_config
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
@@ -49,6 +51,11 @@ from midstream.ledger import Ledger
 from midstream.run import inside_tool, is_inside_tool, run_id_of
 from midstream.state import Halt, PreemptionState, halt_of, preemption_of
 
+logger = logging.getLogger("midstream")
+
+_PAUSED = "__midstream_paused"
+"""The attribute of a pause on its way out that names the tool which it came from."""
+
 
 class ToolNode(LangGraphToolNode):
     """Runs tool calls; those that need a person are settled before any other starts, and each runs once.
@@ -64,15 +71,18 @@ class ToolNode(LangGraphToolNode):
     Args:
         tools: What this node can run, as for LangGraph's `ToolNode`.
         interrupting_tools: Names of tools that call `interrupt()` in their bodies. They run before all
-            others. A name that this node does not run has no effect. Give each `interrupt()` a
-            `response_schema`, a pydantic model: without it, whatever comes is taken for the answer. What
-            catches `ValueError` around it, in the body or in a wrapper, also catches the invalid answer.
+            others. A name that this node does not run has no effect. Where one is missing, and no other gate
+            is in the batch, its siblings run again, as with LangGraph's own node; a warning says so. Give
+            each `interrupt()` a `response_schema`, a pydantic model: without it, whatever comes is taken for
+            the answer. What catches `ValueError` around it, in the body or in a wrapper, also catches the
+            invalid answer.
         interrupt_on: Which tools need approval, as for LangChain's `HumanInTheLoopMiddleware`: `True`, or a
             dict with `allowed_decisions` and, if wished, `description` and `when`, both of them plain
             functions.
         interrupt_mode: `"batched"` asks one question about all calls, `"per_call"` one about each.
         host_tools: Tools that the host runs, such as a browser: their schemas, in any form that a model can
-            be given. A call of one pauses with a request of type `tool_execution`.
+            be given. A call of one pauses with a request of type `tool_execution`; one whose arguments do
+            not fit the schema is answered with an error, and the host is not asked.
         durable: Which calls are LangGraph tasks, whose results are kept and have to be serialisable.
             `"auto"`: those of a batch with a gate; `"always"`: all; `"never"`: none that does not itself
             pause (then host tools are waited for before any other tool runs).
@@ -109,14 +119,20 @@ class ToolNode(LangGraphToolNode):
             mode=interrupt_mode,
             durable=durable,
         )
+        self._told: set[str] = set()
+        """Tools that have been warned of."""
 
     def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:  # noqa: A002
         calls, input_type = self._parse_input(input)
         if halt := _halt(input, config, runtime):
             return self._answered(calls, input_type, halt)
         if not self._needs_phases(calls, config):
-            with inside_tool():
-                return super()._func(input, config, runtime)
+            try:
+                with inside_tool():
+                    return super()._func(input, config, runtime)
+            except GraphInterrupt as pause:
+                self._tell_of_repeats(pause, calls)
+                raise
 
         batch = Batch(calls, self._rules)
         work = Work(self, batch, input_type, self._extract_state(input, config), runtime)
@@ -154,8 +170,12 @@ class ToolNode(LangGraphToolNode):
         if halt := _halt(input, config, runtime):
             return self._answered(calls, input_type, halt)
         if not self._needs_phases(calls, config):
-            with inside_tool():
-                return await super()._afunc(input, config, runtime)
+            try:
+                with inside_tool():
+                    return await super()._afunc(input, config, runtime)
+            except GraphInterrupt as pause:
+                self._tell_of_repeats(pause, calls)
+                raise
 
         batch = Batch(calls, self._rules)
         work = Work(self, batch, input_type, self._extract_state(input, config), runtime)
@@ -184,6 +204,33 @@ class ToolNode(LangGraphToolNode):
                     batch.halt_for(halt_ahead(await ledger.aview(), value, run_id_of(runtime), *place))
 
         return self._combined(batch, input_type)
+
+    def _run_one(self, call: ToolCall, input_type: Any, tool_runtime: Any) -> Any:
+        try:
+            return super()._run_one(call, input_type, tool_runtime)
+        except GraphInterrupt as pause:
+            setattr(pause, _PAUSED, call["name"])
+            raise
+
+    async def _arun_one(self, call: ToolCall, input_type: Any, tool_runtime: Any) -> Any:
+        try:
+            return await super()._arun_one(call, input_type, tool_runtime)
+        except GraphInterrupt as pause:
+            setattr(pause, _PAUSED, call["name"])
+            raise
+
+    def _tell_of_repeats(self, pause: GraphInterrupt, calls: Sequence[ToolCall]) -> None:
+        """Warns, once for each tool, that a pause beside other calls makes them run again."""
+        name = getattr(pause, _PAUSED, None)
+        if len(calls) < 2 or name is None or name in self._told:
+            return
+        self._told.add(name)
+        logger.warning(
+            "tool %r paused beside other calls, which run again when it is answered: list it in "
+            '`interrupting_tools` of the tool node %r, or give that `durable="always"`',
+            name,
+            self.name,
+        )
 
     def _combined(self, batch: Batch, input_type: Any) -> Any:
         return self._combine_tool_outputs(cast("list[Any]", batch.outputs()), input_type)

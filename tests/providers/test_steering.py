@@ -9,6 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 
+from midstream.last_hop import CANCELLED
 from providers.api import ENDLESS, MUTE, SILENCE, Call, FakeAPI, Found, Search, Think
 from providers.bedrock_api import Converse
 from providers.thread import Thread, roles
@@ -139,7 +140,36 @@ async def test_calls_that_a_cancelled_run_left_open_are_answered(api: FakeAPI, t
 
     assert roles(messages) == ["human", "ai", "human", "ai"]  # the state says what happened
     assert api.refused == []
-    assert "cancelled before it gave a result" in str(api.received[-1])
+    assert CANCELLED in str(api.received[-1])
+
+
+async def test_a_call_that_acted_in_a_run_that_failed_is_not_said_to_have_done_nothing(
+    api: FakeAPI, thread: Thread
+) -> None:
+    sent = asyncio.Event()
+
+    @tool
+    async def send_email(to: str) -> str:
+        """Sends an email."""
+        sent.set()
+        return "sent"
+
+    @tool
+    async def fail(why: str) -> str:
+        """Fails."""
+        await sent.wait()
+        raise RuntimeError(why)
+
+    tools = [send_email, fail]
+    api.says(Call("send_email", '{"to": "ann"}', "callid001"), Call("fail", '{"why": "x"}', "callid002"))
+    api.says("I check.")
+    with pytest.raises(RuntimeError):
+        await thread.run(api.model(), "Write to Ann.", tools=tools)
+
+    await thread.run(api.model(), "Did you?", tools=tools)
+
+    assert api.refused == []
+    assert str(api.received[-1]).count("It may have acted; check before you repeat it.") == 2
 
 
 async def test_a_call_with_broken_arguments_is_answered(api: FakeAPI, thread: Thread) -> None:
