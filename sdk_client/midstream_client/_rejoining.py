@@ -2,8 +2,9 @@
 
 The SDK tries five times, and each try to connect is in turn made six times, in 7.5 s: one such is enough.
 
-It asks for what came after the last event that it has read. Before the first there is none, and it would be told
-what comes from then on: so who starts a run gives it a name from which on the server tells all that it has kept.
+It asks for what came after the last event that it has read. Before the first there is none, and it would be
+told what comes from then on: so who starts a run gives it a name after which the server tells all that it has
+kept.
 
 Seen with langgraph-api 0.16.7, the server in memory: an event's id is the time in milliseconds, and several
 events share one. The others of the last one's millisecond would be left out, so they are asked for, too; who
