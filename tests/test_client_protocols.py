@@ -10,7 +10,7 @@ import httpx
 import pytest
 from langgraph_sdk.errors import ConflictError, NotFoundError, UnprocessableEntityError
 
-from midstream_client import approve
+from midstream_client import InvalidRequestError, approve
 from midstream_client._flow import END, Call, Emit, Next, Pause, Subscribe
 from midstream_client._streaming import Protocol
 from midstream_client._thread_streaming import ThreadReader, read
@@ -259,11 +259,11 @@ def test_a_thread_stream_that_tells_nothing_at_all_is_given_up() -> None:
 
 async def test_a_word_that_is_none_of_the_allowed_ones_names_them() -> None:
     host = Host("http://server.test", "async")
-    with pytest.raises(ValueError, match="one of runs, threads, websocket, not 'sse'"):
+    with pytest.raises(InvalidRequestError, match="one of runs, threads, websocket, not 'sse'"):
         await host.events("t", "brief", input={}, protocol="sse")
-    with pytest.raises(ValueError, match="one of reject, enqueue, interrupt, rollback, not 'wait'"):
+    with pytest.raises(InvalidRequestError, match="one of reject, enqueue, interrupt, rollback, not 'wait'"):
         await host.events("t", "brief", input={}, multitask_strategy="wait")
-    with pytest.raises(ValueError, match="one of reject, enqueue, interrupt, rollback"):
+    with pytest.raises(InvalidRequestError, match="one of reject, enqueue, interrupt, rollback"):
         await host.midstream.resume("t", "brief", {"i": 1}, multitask_strategy="wait")
     await host.close()
 
