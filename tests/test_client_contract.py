@@ -271,7 +271,14 @@ async def test_what_is_not_of_the_wires_shape_is_not_sent(host: Host) -> None:
     for field, reason, wrong in (
         ("messages.0.content", "must not be empty", lambda: midstream.steer(thread_id, "   ")),
         ("messages", "at least 1", lambda: midstream.steer(thread_id, [])),
-        ("messages", "list", lambda: midstream.steer(thread_id, {"role": "user", "content": "x"})),
+        ("messages", "must be a text, or a list of messages, not 5,", lambda: midstream.steer(thread_id, 5)),
+        ("messages", "must be a text, or a list", lambda: midstream.steer(thread_id, {"content": "x"})),
+        ("messages.0", "must be a dict or a UserMessage", lambda: midstream.steer(thread_id, ["x"])),
+        (
+            "messages.0.as",
+            "is no field of it",
+            lambda: midstream.steer(thread_id, [{"as": "x", "content": "x"}]),
+        ),
         ("messages.0.role", "'user'", lambda: midstream.steer(thread_id, wrong_role)),
         ("messages.0.content", "string, or .* list", lambda: midstream.steer(thread_id, [{"content": 3}])),
         ("reason", "at least 1 character", lambda: midstream.halt(thread_id, "")),
