@@ -71,7 +71,7 @@ def test_a_script_steers_lists_withdraws_and_halts(midstream: Command, new_threa
 
 
 def test_a_script_answers_what_a_thread_waits_for(
-    midstream: Command, new_thread: str, hosted_url: str
+    midstream: Command, new_thread: str, hosted_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with get_sync_client(url=hosted_url, api_key=None) as client:
         asked = calls(("ask_user", {"question": "which?"}), ("send_email", {"to": "ann", "body": "hi"}))
@@ -81,8 +81,18 @@ def test_a_script_answers_what_a_thread_waits_for(
         midstream.json("interrupts", new_thread), key=lambda each: each["kind"] != "question"
     )
     assert (question["value"], email["actions"][0]["name"]) == ({"question": "which?"}, "send_email")
-    table = midstream.text("interrupts", new_thread)
-    assert "send_email(to='ann'" in " ".join(table.split())
+    for columns in ("80", "30"):
+        monkeypatch.setenv("COLUMNS", columns)
+        table = midstream.text("interrupts", new_thread)
+        # What is asked may be broken, and an id is what `resume` takes.
+        assert "send_email(to='ann',body='hi')" in re.sub(r"\s", "", table)
+        assert {question["id"], email["id"]} <= set(table.split())
+    waits = "it waits for the answer to what is asked"
+    assert f"interrupted: {waits}" in midstream.text("steer", new_thread, "use metres")
+    assert f"interrupted: {waits}" in midstream.text("halt", new_thread, "enough")
+    for request in midstream.json("requests", new_thread):
+        assert request["id"] in midstream.text("requests", new_thread).split()
+        midstream.json("withdraw", new_thread, request["id"])
     assert new_thread in [each["thread_id"] for each in midstream.json("threads", "--status", "interrupted")]
     assert new_thread in midstream.text("threads", "--limit", "100")
 
@@ -116,7 +126,7 @@ def test_a_person_reads_what_becomes_of_a_request(midstream: Command, new_thread
         ("withdraw THREAD NOWHERE", "knows no request .*: check the thread"),
         ("withdraw THREAD nope", "the request's id must be a UUID: `midstream requests THREAD` lists those"),
         ("steer THREAD x --run nope", "--run must be a UUID$"),
-        ("steer THREAD x --node=", "--node string should have at least 1 character"),
+        ("steer THREAD x --node=", "--node must have at least 1 character"),
         ("halt THREAD BLANK", "the reason must not be empty or white space only"),
         ("send THREAD BLANK --assistant brief", "the text must not be empty or white space only"),
         ("send THREAD x --assistant nobody", "422: Invalid assistant: 'nobody'. Must be .*: agent, brief"),

@@ -189,6 +189,33 @@ async def test_send_starts_a_run_where_none_is_and_does_nothing_when_repeated(ho
     assert (await host.runs.get(thread_id, sent.run_id))["metadata"]["by"] == "ann"
 
 
+async def test_an_id_that_was_given_to_one_text_is_refused_for_another(host: Host) -> None:
+    """Whatever became of the first: the second would be lost without a word."""
+    thread_id, first, second = await host.thread(), str(uuid.uuid4()), str(uuid.uuid4())
+
+    async def another_is_refused(name: str) -> None:
+        with pytest.raises(RequestRefusedError, match=r"another (text|request)") as refused:
+            await host.midstream.send(thread_id, "brief", "Something else.", id=name)
+        assert (refused.value.status, refused.value.request_id) == (409, name)
+
+    await host.midstream.send(thread_id, "brief", "Hello", id=first)
+    await host.is_over(thread_id)
+    await another_is_refused(first)
+
+    await host.events(thread_id, "brief", input=said(calls(("ask_user", {"question": "which?"}))))
+    (pending,) = await host.midstream.interrupts(thread_id)
+    assert (await host.midstream.send(thread_id, "brief", "and hurry", id=second)).how == "waiting"
+    await another_is_refused(second)
+    await host.events(thread_id, "brief", resume={pending.id: {"choice": "red"}})
+    await another_is_refused(second)
+
+    # What is marked on the ledger says no more what it was; the thread does.
+    await host.events(thread_id, "brief", input=said("And?"))
+    await another_is_refused(second)
+    assert (await host.midstream.send(thread_id, "brief", "and hurry", id=second)).how == "steered"
+    assert "Something else." not in [text for _, text in await host.messages(thread_id)]
+
+
 @shows_schemas
 async def test_a_pause_is_shown_and_answered_by_its_id(host: Host) -> None:
     thread_id = await host.thread()
@@ -211,7 +238,7 @@ async def test_a_pause_is_shown_and_answered_by_its_id(host: Host) -> None:
     assert "'string'" in invalid.value.reason
     with pytest.raises(InvalidAnswerError, match="choice"):
         await host.midstream.resume(thread_id, "brief", {pending.id: {}})
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(InvalidRequestError, match="at least one"):
         await host.midstream.resume(thread_id, "brief", {})
     with pytest.raises(ThreadPausedError, match="resume="):
         await host.events(thread_id, "brief", input=said("never mind"))
@@ -244,7 +271,14 @@ async def test_what_is_not_of_the_wires_shape_is_not_sent(host: Host) -> None:
     for field, reason, wrong in (
         ("messages.0.content", "must not be empty", lambda: midstream.steer(thread_id, "   ")),
         ("messages", "at least 1", lambda: midstream.steer(thread_id, [])),
-        ("messages", "list", lambda: midstream.steer(thread_id, {"role": "user", "content": "x"})),
+        ("messages", "must be a text, or a list of messages, not 5,", lambda: midstream.steer(thread_id, 5)),
+        ("messages", "must be a text, or a list", lambda: midstream.steer(thread_id, {"content": "x"})),
+        ("messages.0", "must be a dict or a UserMessage", lambda: midstream.steer(thread_id, ["x"])),
+        (
+            "messages.0.as",
+            "is no field of it",
+            lambda: midstream.steer(thread_id, [{"as": "x", "content": "x"}]),
+        ),
         ("messages.0.role", "'user'", lambda: midstream.steer(thread_id, wrong_role)),
         ("messages.0.content", "string, or .* list", lambda: midstream.steer(thread_id, [{"content": 3}])),
         ("reason", "at least 1 character", lambda: midstream.halt(thread_id, "")),
@@ -272,14 +306,22 @@ async def test_what_is_of_a_wrong_type_says_what_is_right_and_is_not_sent(host: 
         with pytest.raises(InvalidRequestError, match="messages"):
             await host.midstream.steer(thread_id, wrong)
     for wrong in (None, 3, [{"role": "user", "content": "x"}]):
-        with pytest.raises(TypeError, match=r"text must be a string, not .*; `steer` takes messages"):
+        with pytest.raises(
+            InvalidRequestError, match=r"text: must be a string, not .*; `steer` takes messages"
+        ):
             await host.midstream.send(thread_id, "brief", wrong)
     for wrong in (None, "an id", ["an id"]):
-        with pytest.raises(TypeError, match=r"answers must be a dict \{interrupt_id: answer\}, not"):
+        with pytest.raises(
+            InvalidRequestError, match=r"answers: must be a dict \{interrupt_id: answer\}, not"
+        ):
             await host.midstream.resume(thread_id, "brief", wrong)
-    with pytest.raises(TypeError, match="receipt must be what `steer` or `halt` returned, not 'an id'"):
+    with pytest.raises(
+        InvalidRequestError, match="receipt: must be what `steer` or `halt` returned, not 'an id'"
+    ):
         await host.midstream.outcome("an id")
-    with pytest.raises(TypeError, match="timeout must be a number of seconds, or None, not 'soon'"):
+    with pytest.raises(
+        InvalidRequestError, match="timeout: must be a number of seconds, or None, not 'soon'"
+    ):
         await host.midstream.send(thread_id, "brief", "Hello", timeout="soon")
     assert await host.midstream.pending_requests(thread_id) == []
     assert await host.runs.list(thread_id) == []
@@ -323,7 +365,7 @@ async def test_the_sdks_own_errors_pass_unchanged(host: Host) -> None:
 
 
 async def test_a_stream_is_of_one_thing(host: Host) -> None:
-    with pytest.raises(ValueError, match="exactly one of input=, resume=, run_id="):
+    with pytest.raises(InvalidRequestError, match="exactly one of input=, resume=, run_id="):
         await host.events("t", "brief")
-    with pytest.raises(ValueError, match="exactly one"):
+    with pytest.raises(InvalidRequestError, match="exactly one"):
         await host.events("t", "brief", input={}, run_id="r")

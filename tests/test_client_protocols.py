@@ -10,8 +10,10 @@ import httpx
 import pytest
 from langgraph_sdk.errors import ConflictError, NotFoundError, UnprocessableEntityError
 
-from midstream_client import approve
+from midstream_client import InvalidRequestError, approve
+from midstream_client._flow import END, Call, Emit, Next, Pause, Subscribe
 from midstream_client._streaming import Protocol
+from midstream_client._thread_streaming import ThreadReader, read
 from midstream_client.events import (
     Custom,
     Done,
@@ -215,13 +217,53 @@ async def test_a_runs_context_reaches_it(host: Host, protocol: str) -> None:
     assert {"tone": "kind"} in [event.data for event in events if isinstance(event, Custom)]
 
 
+def reopened(part: dict[str, Any] | None, *, cuts: int) -> list[float]:
+    """Returns the waits while a thread's stream, of which no more than this comes, is cut so often."""
+    flow, is_told = read(ThreadReader("t"), "r", is_websocket=False), False
+    waits: list[float] = []
+    answer: Any = None
+    try:
+        step: Any = next(flow)
+        while True:
+            match step:
+                case Subscribe():
+                    is_told, answer = False, None
+                case Next():
+                    answer, is_told = END if is_told or part is None else part, True
+                case Call("runs", "get"):
+                    answer = {"status": "running" if len(waits) < cuts else "success"}
+                case Pause(seconds):
+                    waits.append(seconds)
+                case Emit():
+                    answer = None
+            step = flow.send(answer)
+    except StopIteration:
+        return waits
+
+
+def test_a_thread_stream_that_is_cut_while_its_run_says_nothing_is_opened_as_long_as_the_run_goes_on() -> (
+    None
+):
+    """What the thread has told before says that the server is there."""
+    waits = reopened({"method": "lifecycle", "event_id": "1", "params": {}}, cuts=1100)
+
+    assert waits[:6] == [0.2, 0.4, 0.8, 1.6, 3.2, 3.2]
+    assert set(waits[6:]) == {3.2}
+    assert len(waits) == 1100
+
+
+def test_a_thread_stream_that_tells_nothing_at_all_is_given_up() -> None:
+    with pytest.raises(httpx.ReadError, match="ends again and again"):
+        reopened(None, cuts=20)
+
+
 async def test_a_word_that_is_none_of_the_allowed_ones_names_them() -> None:
     host = Host("http://server.test", "async")
-    with pytest.raises(ValueError, match="one of runs, threads, websocket, not 'sse'"):
+    with pytest.raises(InvalidRequestError, match="one of runs, threads, websocket, not 'sse'"):
         await host.events("t", "brief", input={}, protocol="sse")
-    with pytest.raises(ValueError, match="one of reject, enqueue, interrupt, rollback, not 'wait'"):
+    with pytest.raises(InvalidRequestError, match="one of reject, enqueue, interrupt, rollback, not 'wait'"):
         await host.events("t", "brief", input={}, multitask_strategy="wait")
-    with pytest.raises(ValueError, match="one of reject, enqueue, interrupt, rollback"):
+    with pytest.raises(InvalidRequestError, match="one of reject, enqueue, interrupt, rollback"):
         await host.midstream.resume("t", "brief", {"i": 1}, multitask_strategy="wait")
     await host.close()
 

@@ -42,7 +42,11 @@ ABOUT = {"langgraph_node": "model"}
 
 
 @pytest.fixture(params=["async", "sync"])
-async def host(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
+async def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
+    # The SDK waits a second and more before it opens a stream again.
+    monkeypatch.setattr(
+        f"langgraph_sdk._{request.param}.http._reconnect_delay", lambda *_, **__: 0, raising=False
+    )
     made = Host(URL, request.param)
     yield made
     await made.close()
@@ -64,7 +68,7 @@ class Server:
             state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
             return httpx.Response(200, json=state)
         if path.endswith("/stream"):
-            return self.streams.pop(0)
+            return self.streams.pop(0) if self.streams else cut()
         return httpx.Response(200, json={"run_id": RUN, "status": self.status})
 
     async def events(self, host: Host, **what: Any) -> list[Event]:
@@ -86,6 +90,13 @@ class Dropping(httpx.AsyncByteStream, httpx.SyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self._content
         raise httpx.ReadError("the connection was lost")
+
+
+def cut(content: bytes = b"") -> httpx.Response:
+    """Returns the stream of a run of which no more than this arrives."""
+    about = {"location": STREAM, "content-location": STREAM.removesuffix("/stream")}
+    headers = {"content-type": "text/event-stream", **about}
+    return httpx.Response(200, headers=headers, stream=Dropping(content))
 
 
 def token(text: str, name: str = "m1") -> tuple[str, Any]:
@@ -172,6 +183,69 @@ async def test_a_dropped_connection_is_made_again_and_nothing_comes_twice(host: 
     ]
     joined = [request for request in server.requests if request.url.path == STREAM]
     assert [request.headers["last-event-id"] for request in joined] == ["2"]
+
+
+WORK: dict[str, dict[str, Any]] = {"input": {"input": {"messages": []}}, "resume": {"resume": {"i": "red"}}}
+
+
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("ends", ["dropped", "closed"])
+@pytest.mark.parametrize("names", [["metadata"], []], ids=["named", "unnamed"])
+async def test_a_connection_that_is_lost_before_its_first_event_is_made_again_from_the_start(
+    host: Host, work: dict[str, Any], ends: str, names: list[str]
+) -> None:
+    """The head of the answer has named the run; the SDK alone would ask for what comes from now on."""
+    told = [token("one "), token("two"), ("end", None)]
+    server = Server(
+        cut() if ends == "dropped" else httpx.Response(200, headers=cut().headers, content=b""),
+        sse([*(metadata(1) for _ in names), *told], location=STREAM),
+        states=[state(ai("one two"))],
+    )
+    server.states[0] = state(interrupts=[{"id": "i", "value": "which?"}] if "resume" in work else ())
+
+    assert await server.events(host, **work) == [
+        Started(RUN),
+        Token("one ", "m1", "model"),
+        Token("two", "m1", "model"),
+        Done(RUN, "success"),
+    ]
+    started, joined = [request for request in server.requests if request.url.path.endswith("/stream")]
+    assert (started.method, started.headers.get("last-event-id")) == ("POST", None)
+    assert (joined.method, joined.url.path, joined.headers["last-event-id"]) == ("GET", STREAM, "-1")
+
+
+@pytest.mark.parametrize("status", ["running", "success"])
+async def test_a_connection_that_drops_more_often_than_the_sdk_tries_is_made_again(
+    host: Host, status: str
+) -> None:
+    """A run that says nothing for long, behind a proxy that lets no connection live as long as that."""
+    cuts = 20 if status == "running" else 8
+    told = sse([token("one"), ("end", None)], location=STREAM)
+    server = Server(cut(sse([metadata(1)]).content), *(cut() for _ in range(cuts)), told)
+    server.states = [state(ai("one"))]
+    server.status = status
+
+    events = []
+    with respx.mock(assert_all_called=False) as router:
+        router.route(url__startswith=URL).mock(side_effect=server.answer)
+        async for event in host.midstream.stream("t", "agent", input={"messages": []}):
+            events.append(event)
+            server.status = "success" if isinstance(event, Token) else server.status
+
+    assert events == [Started(RUN), Token("one", "m1", "model"), Done(RUN, "success")]
+    joined = [request for request in server.requests if request.url.path == STREAM]
+    assert {request.headers["last-event-id"] for request in joined} == {"1"}
+
+
+async def test_a_stream_that_always_drops_is_given_up_once_its_run_is_over(host: Host) -> None:
+    with pytest.raises(httpx.TransportError):
+        await Server(cut(sse([metadata(1)]).content)).events(host)
+
+
+async def test_a_stream_that_names_no_run_is_an_error_and_no_run(host: Host) -> None:
+    server = Server(sse([]))
+    with pytest.raises(httpx.RemoteProtocolError, match="has not named its run"):
+        await server.events(host)
 
 
 async def test_what_a_joined_run_tells_twice_is_shown_once(host: Host) -> None:
@@ -398,6 +472,29 @@ async def test_a_cut_connection_to_a_real_server_is_made_again(host: Host, proto
 
     assert "".join(words) == "You said: Hello. " + " ".join(f"word{n}" for n in range(1, 41))
     assert (proxy.cuts, len(words)) == (3, 43)
+
+
+@on_every_way
+async def test_of_a_run_whose_stream_is_cut_at_its_head_nothing_is_lost(host: Host, protocol: str) -> None:
+    """As a proxy or a network may cut it, when the run is there and nothing of it was told."""
+    async with cutting_proxy(host.url) as proxy:
+        cut_host = Host(proxy.url, host.kind)
+        thread_id = await cut_host.thread()
+        told = []
+        for work in ("input", "resume"):
+            proxy.heads = 1
+            asked = said(calls(("ask_user", {"question": "which?"})))
+            answers = {each.id: {"choice": "red"} for each in await cut_host.midstream.interrupts(thread_id)}
+            what: Any = {"input": asked} if work == "input" else {"resume": answers}
+            told.append(await cut_host.events(thread_id, "brief", protocol=protocol, **what))
+            assert proxy.heads == 0
+        await cut_host.close()
+
+    (started, *_, call, interrupted, paused), (resumed, *after, done) = told
+    assert (type(started), type(call), type(interrupted)) == (Started, ToolCall, Interrupted)
+    assert paused == Done(started.run_id, "interrupted")
+    assert "".join(event.text for event in after if isinstance(event, Token)).startswith("Done.")
+    assert (type(resumed), done) == (Started, Done(resumed.run_id, "success"))
 
 
 async def _last(events: AsyncIterator[Event]) -> Event | None:

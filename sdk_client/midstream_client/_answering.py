@@ -9,6 +9,7 @@ import httpx
 
 from midstream_client._flow import BROKEN, DROPPED, RETRY_SECONDS, Call, Flow, Pause, again, status_of
 from midstream_client.answers import Answer, place
+from midstream_client.errors import InvalidRequestError
 from midstream_client.interrupts import PendingInterrupt, Resumed, interrupts_of
 
 GOING = ("pending", "running")
@@ -28,9 +29,9 @@ def interrupts(thread_id: str) -> Flow[list[PendingInterrupt]]:
 def placed(thread_id: str, answers: Mapping[str, Answer]) -> Flow[dict[str, Any]]:
     """Returns the answers as the graph takes them, checked against the thread."""
     if not isinstance(answers, Mapping):
-        raise TypeError(f"answers must be a dict {{interrupt_id: answer}}, not {answers!r}")
+        raise InvalidRequestError({"answers": f"must be a dict {{interrupt_id: answer}}, not {answers!r}"})
     if not answers:
-        raise ValueError("answers must name at least one interrupt: {interrupt_id: answer}")
+        raise InvalidRequestError({"answers": "must name at least one interrupt: {interrupt_id: answer}"})
     return place(str(thread_id), answers, (yield from interrupts(thread_id)))
 
 

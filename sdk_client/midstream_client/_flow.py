@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import httpx
 
+from midstream_client.errors import InvalidRequestError
 from midstream_client.events import Event
 
 MultitaskStrategy: TypeAlias = Literal["reject", "enqueue", "interrupt", "rollback"]
@@ -149,7 +150,9 @@ def run_options(
     """Returns what is given of a run's options, in the SDK's words."""
     if multitask_strategy not in get_args(MultitaskStrategy):
         words = ", ".join(get_args(MultitaskStrategy))
-        raise ValueError(f"multitask_strategy must be one of {words}, not {multitask_strategy!r}")
+        raise InvalidRequestError(
+            {"multitask_strategy": f"must be one of {words}, not {multitask_strategy!r}"}
+        )
     given = {"config": config, "context": context, "metadata": metadata}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return {**options, "multitask_strategy": multitask_strategy}

@@ -2,9 +2,13 @@
 
 The SDK tries five times, and each try to connect is in turn made six times, in 7.5 s: one such is enough.
 
-It asks for what came after the last event that it has read. Seen with langgraph-api 0.16.7, the server in
-memory: an event's id is the time in milliseconds, and several events share one. The others of the last one's
-millisecond would be left out, so they are asked for, too; who reads passes over what he knows.
+It asks for what came after the last event that it has read. Before the first there is none, and it would be
+told what comes from then on: so who starts a run gives it a name after which the server tells all that it has
+kept.
+
+Seen with langgraph-api 0.16.7, the server in memory: an event's id is the time in milliseconds, and several
+events share one. The others of the last one's millisecond would be left out, so they are asked for, too; who
+reads passes over what he knows.
 """
 
 from __future__ import annotations
@@ -14,6 +18,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
+
+LAST_EVENT_ID = "Last-Event-ID"
+FROM_THE_FIRST = "-1"
+"""The id before that of the first event that the server has kept."""
 
 TIME_ID = re.compile(r"(\d+)-\d+")
 
@@ -44,7 +52,12 @@ class RejoiningClient:
     def stream(self, method: str, url: str, *, headers: Mapping[str, str], **options: Any) -> _Opening:
         asked = dict(headers)
         for name in headers:
-            if name.lower() == "last-event-id":
+            if name.lower() != LAST_EVENT_ID.lower():
+                continue
+            if method == "POST":
+                # Of a run that is only about to start nothing was told.
+                del asked[name]
+            else:
                 self._on_rejoin()
                 asked[name] = _before(headers[name])
         return _Opening(self._client.stream(method, url, headers=asked, **options))

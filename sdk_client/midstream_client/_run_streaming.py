@@ -20,8 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
+
+from midstream_client._answering import GOING, run_or_none
 from midstream_client._flow import END, Call, Emit, Next, Open, StreamFlow, again
-from midstream_client._rejoining import UnreachableError
+from midstream_client._rejoining import FROM_THE_FIRST, LAST_EVENT_ID, UnreachableError
 from midstream_client._shown import Reader, messages_in, text_of
 
 MODES = ("messages-tuple", "custom", "updates")
@@ -51,15 +54,32 @@ class RunReader(Reader):
     is_rejoined: bool = False
     """Whether parts may be told again."""
 
+    last_id: str = FROM_THE_FIRST
+    created_id: str | None = None
+    """The run's id by the head of the server's answer, which is there before the first part."""
+
     def on_rejoin(self) -> None:
         self.is_rejoined = True
+
+    def on_created(self, run: Mapping[str, Any]) -> None:
+        self.created_id = str(run["run_id"])
+
+    def begin_unnamed(self) -> StreamFlow[None]:
+        """Begins the run that no part has named."""
+        if not self.run_id:
+            if self.created_id is None:
+                raise httpx.RemoteProtocolError("the server's stream ends, and has not named its run")
+            yield from self.begin(self.created_id)
 
     def read(self, part: Any) -> StreamFlow[None]:
         if self._is_repeated(part):
             return
+        self.last_id = part.id or self.last_id
         kind, *space = str(part.event).split("|")
         namespace = tuple(space)
         data = part.data
+        if kind != "metadata":
+            yield from self.begin_unnamed()
         match kind:
             case "metadata" if isinstance(data, Mapping):
                 yield from self._metadata(data)
@@ -127,7 +147,9 @@ def _is_of_task(about: Mapping[str, Any]) -> bool:
 
 def start(reader: RunReader, assistant_id: str, work: Mapping[str, Any]) -> StreamFlow[None]:
     """Starts a run and reads its stream."""
-    options = {**CAN_BE_JOINED, "on_disconnect": "continue", **work}
+    # The header is for a stream that drops before its first part; where the run is started it is left out.
+    how = {"headers": {LAST_EVENT_ID: FROM_THE_FIRST}, "on_run_created": reader.on_created}
+    options = {**CAN_BE_JOINED, "on_disconnect": "continue", **how, **work}
     yield Open(Call("runs", "stream", (reader.thread_id, assistant_id), options), reader.on_rejoin)
     yield from _read(reader)
 
@@ -135,19 +157,44 @@ def start(reader: RunReader, assistant_id: str, work: Mapping[str, Any]) -> Stre
 def join(reader: RunReader, run_id: str) -> StreamFlow[None]:
     """Reads the stream of a run that is there, from the first event that the server has kept."""
     yield from reader.begin(run_id)
-    # Without modes: the server would filter by the names of its events, which are not those of the modes, and
-    # leave out the tokens.
-    from_the_first = {"last_event_id": "-1"}
-    yield Open(Call("runs", "join_stream", (reader.thread_id, run_id), from_the_first), reader.on_rejoin)
+    yield _joined(reader, run_id)
     yield from _read(reader)
 
 
+def _joined(reader: RunReader, run_id: str) -> Open:
+    """Asks for a run's stream, from the last part that was read."""
+    # Without modes: the server would filter by the names of its events, which are not those of the modes, and
+    # leave out the tokens.
+    after = {"last_event_id": reader.last_id}
+    return Open(Call("runs", "join_stream", (reader.thread_id, run_id), after), reader.on_rejoin)
+
+
 def _read(reader: RunReader) -> StreamFlow[None]:
+    """Reads a stream to its end.
+
+    The SDK opens it again some times; then it is opened from here, as long as the run goes on, and once more
+    when it is over.
+    """
+    is_going = True
     while True:
         try:
             part = yield Next()
         except UnreachableError as error:
             raise error.cause from None
-        if part is END:
+        except httpx.TransportError:
+            run_id = reader.run_id or reader.created_id
+            if run_id is None or not is_going:
+                raise
+            run = yield from run_or_none(reader.thread_id, run_id)
+            is_going = run is not None and run["status"] in GOING
+            yield _joined(reader, run_id)
+            continue
+        if part is END and not reader.run_id and reader.created_id is not None:
+            # It ended as if it were whole.
+            yield from reader.begin_unnamed()
+            yield _joined(reader, reader.run_id)
+        elif part is END:
+            yield from reader.begin_unnamed()
             return
-        yield from reader.read(part)
+        else:
+            yield from reader.read(part)

@@ -28,7 +28,13 @@ import httpx
 from midstream_client._answering import GOING, interrupts
 from midstream_client._flow import Call, Clock, Flow, Pause, again, said_by, status_of
 from midstream_client._run_streaming import CAN_BE_JOINED
-from midstream_client.errors import NotInstalledError, NotSettledError, RequestRefusedError
+from midstream_client._shown import messages_in, text_of
+from midstream_client.errors import (
+    InvalidRequestError,
+    NotInstalledError,
+    NotSettledError,
+    RequestRefusedError,
+)
 from midstream_client.protocol import (
     HaltRequest,
     Request,
@@ -138,7 +144,7 @@ def pending_requests(thread_id: str) -> Flow[list[PendingRequest]]:
 
 def outcome(receipt: Receipt, *, timeout: float | None) -> Flow[RequestOutcome]:
     if not isinstance(receipt, Receipt):
-        raise TypeError(f"receipt must be what `steer` or `halt` returned, not {receipt!r}")
+        raise InvalidRequestError({"receipt": f"must be what `steer` or `halt` returned, not {receipt!r}"})
     watch = Watch(receipt.thread_id, timeout, (yield from _deadline(timeout)))
     ended, _ = yield from _settled(watch, receipt.id)
     return ended
@@ -170,7 +176,7 @@ def send(
     timeout: float | None,
 ) -> Flow[Sent]:
     if not isinstance(text, str):
-        raise TypeError(f"text must be a string, not {text!r}; `steer` takes messages")
+        raise InvalidRequestError({"text": f"must be a string, not {text!r}; `steer` takes messages"})
     name = request_of(SteerRequest, {"id": send_id, "messages": text}, messages="text").id
     attempt, is_there = 0, False
     watch = Watch(thread_id, timeout, (yield from _deadline(timeout)))
@@ -179,7 +185,7 @@ def send(
     server.is_installed = True
     if send_id is not None:
         # It may be a repetition, by a host that did not see the first one's answer.
-        done, attempt, is_there = yield from _repeated(watch, name, seen)
+        done, attempt, is_there = yield from _repeated(server, watch, name, text, seen)
         if done is not None:
             return done
 
@@ -353,40 +359,66 @@ def _start(
 
 
 def _started(thread_id: str, name: str) -> Flow[str | None]:
+    run = yield from _run_of(thread_id, name)
+    return None if run is None else str(run["run_id"])
+
+
+def _run_of(thread_id: str, name: str) -> Flow[Mapping[str, Any] | None]:
+    """Returns the run that was started with a text."""
     runs: Sequence[Mapping[str, Any]] = yield from again(
         Call("runs", "list", (thread_id,), {"limit": SEARCHED_RUNS})
     )
-    return next(
-        (str(run["run_id"]) for run in runs if (run.get("metadata") or {}).get(KEY) == name),
-        None,
-    )
+    return next((run for run in runs if (run.get("metadata") or {}).get(KEY) == name), None)
 
 
-def _repeated(watch: Watch, name: str, seen: Report) -> Flow[tuple[Sent | None, int, bool]]:
-    """Returns what an earlier `send` of this id has done; else which steer to try, and if that is there."""
-    run_id = yield from _started(watch.thread_id, name)
-    if run_id is not None:
-        return Sent(name, "started", run_id, (message_id(name),)), 0, False
+def _repeated(
+    server: Server, watch: Watch, name: str, text: str, seen: Report
+) -> Flow[tuple[Sent | None, int, bool]]:
+    """Returns what an earlier `send` of this id has done; else which steer to try, and if that is there.
+
+    Raises:
+        RequestRefusedError: It was of another text, which the thread still knows.
+    """
+    run = yield from _run_of(watch.thread_id, name)
+    if run is not None:
+        given = (run.get("kwargs") or {}).get("input")
+        _check_same(watch.thread_id, name, text, given.get("messages") if isinstance(given, Mapping) else ())
+        return Sent(name, "started", str(run["run_id"]), (message_id(name),)), 0, False
 
     attempt = 0
     while (known := seen.outcome_of(steer_id(name, attempt))) is not None:
+        if known.outcome == "pending":
+            # Posting it again changes nothing, and it is watched to its end.
+            return None, attempt, True
+        # The ledger tells another text, until it is marked; then the thread has the message.
+        yield from steer(server, watch.thread_id, text, request_id=known.id)
         if known.outcome == "withdrawn":
             # The call may have broken off before it had seen what came of that.
             known = yield from _taken_back(watch, known.id)
         if known.is_applied:
+            state = yield from again(Call("threads", "get_state", (watch.thread_id,)))
+            _check_same(watch.thread_id, known.id, text, messages_in(state.get("values")))
             return Sent(name, "steered", known.run_id, known.message_ids, known.id), attempt, False
-        if known.outcome == "pending":
-            # Posting it again changes nothing, and it is watched to its end.
-            return None, attempt, True
         attempt += 1
     return None, attempt, False
+
+
+def _check_same(thread_id: str, name: str, text: str, messages: Any) -> None:
+    """Raises if the message that a text has become, which may be among these, says something else."""
+    for message in messages or ():
+        if message.get("id") == message_id(name) and text_of(message["content"]) != text:
+            reason = (
+                f"another text was sent with the id {name!r}: give each text an id of its own, and repeat an "
+                "id only to repeat the same text"
+            )
+            raise RequestRefusedError(thread_id, name, 409, reason, None)
 
 
 def _deadline(timeout: float | None) -> Flow[float | None]:
     if timeout is None:
         return None
     if not isinstance(timeout, int | float):
-        raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!r}")
+        raise InvalidRequestError({"timeout": f"must be a number of seconds, or None, not {timeout!r}"})
     now: float = yield Clock()
     return now + timeout
 

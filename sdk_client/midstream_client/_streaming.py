@@ -23,7 +23,7 @@ from midstream_client._run_streaming import RunReader
 from midstream_client._shown import Reader, messages_in
 from midstream_client._thread_streaming import ThreadReader
 from midstream_client.answers import Answer
-from midstream_client.errors import ThreadPausedError
+from midstream_client.errors import InvalidRequestError, ThreadPausedError
 from midstream_client.events import Done, Error, Interrupted
 from midstream_client.interrupts import interrupts_of
 
@@ -41,9 +41,12 @@ EVENTS_ONLY = frozenset({"lifecycle", "tools"})
 def check(protocol: str, **work: Any) -> None:
     """Raises unless the protocol is one, and exactly one kind of work is given."""
     if protocol not in get_args(Protocol):
-        raise ValueError(f"protocol must be one of {', '.join(get_args(Protocol))}, not {protocol!r}")
-    if sum(value is not None for value in work.values()) != 1:
-        raise ValueError(f"give exactly one of {', '.join(f'{name}=' for name in work)}")
+        words = ", ".join(get_args(Protocol))
+        raise InvalidRequestError({"protocol": f"must be one of {words}, not {protocol!r}"})
+    given = [name for name, value in work.items() if value is not None]
+    if len(given) != 1:
+        reason = f"give exactly one of {', '.join(f'{name}=' for name in work)}"
+        raise InvalidRequestError({given[1] if given else "input": reason})
 
 
 def stream(

@@ -56,7 +56,10 @@ SETTLES = (0.05, 0.1, 0.2, 0.4)
 """Seconds between looks at a run that is said to have failed."""
 
 REOPENED = 5
-"""How often a stream is opened again that says nothing new."""
+"""How often in a row a stream is opened again that says nothing at all."""
+
+DOUBLINGS = 4
+"""How often the wait doubles before a stream is opened again that says nothing new."""
 
 
 @dataclass(slots=True)
@@ -239,9 +242,9 @@ def _command(
 def read(reader: ThreadReader, run_id: str, *, is_websocket: bool) -> StreamFlow[None]:
     """Reads the thread's events until the run is over; a stream that breaks off is opened again."""
     yield from reader.begin(run_id)
-    failures = 0
+    unheard, stale = 0, 0
     while not reader.is_over:
-        before = len(reader.seen)
+        before, has_told = len(reader.seen), False
         lost: Exception | None = None
         reader.silences = 0
         yield Subscribe(reader.thread_id, is_websocket, CHANNELS)
@@ -255,21 +258,24 @@ def read(reader: ThreadReader, run_id: str, *, is_websocket: bool) -> StreamFlow
                 break
             if part is END:
                 break
+            has_told = True
             yield from reader.read(part)
         if reader.is_over:
             break
 
-        # What the next one repeats is passed over.
-        failures = 0 if len(reader.seen) > before else failures + 1
+        # What the next one repeats is passed over. One that tells only that is cut while the run has nothing
+        # to say, and is opened again as long as the run goes on.
+        unheard = 0 if has_told else unheard + 1
+        stale = 0 if len(reader.seen) > before else stale + 1
         try:
             if not (yield from _is_going(reader)):
                 break
         except DROPPED as error:
             # A server that is being started again. One that cannot be connected to was tried for long.
             lost = error
-        if failures > REOPENED:
+        if unheard > REOPENED:
             raise lost or httpx.ReadError("the thread's stream ends again and again before its run")
-        yield Pause(RETRY_SECONDS)
+        yield Pause(RETRY_SECONDS * 2 ** min(stale, DOUBLINGS))
 
 
 def _is_going(reader: ThreadReader) -> Flow[bool]:

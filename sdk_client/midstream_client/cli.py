@@ -26,6 +26,9 @@ DEFAULT_URL = "http://127.0.0.1:2024"
 MAX_LIMIT = 1000
 """How many threads the server lists at once."""
 
+NARROWEST = 20
+"""The fewest columns for what is told last in a table."""
+
 NEEDS_EXTRA = "this needs two more packages: pip install 'langgraph-midstream[cli]'"
 
 
@@ -153,7 +156,12 @@ def asked(interrupt: PendingInterrupt) -> str:
 
 def _tell_request(parsed: argparse.Namespace, midstream: SyncMidstream, receipt: Any) -> None:
     if not parsed.wait:
-        there = "a run is there" if receipt.thread_status == "busy" else "it waits for the next run"
+        if receipt.thread_status == "busy":
+            there = "a run is there"
+        elif receipt.thread_status != "idle" and midstream.interrupts(receipt.thread_id):
+            there = "it waits for the answer to what is asked"
+        else:
+            there = "it waits for the next run"
         _tell(parsed, receipt, f"accepted: {receipt.id} (the thread is {receipt.thread_status}: {there})")
         return
     outcome = midstream.outcome(receipt, timeout=parsed.wait)
@@ -189,10 +197,16 @@ def _table(
         for row in rows:
             print("  ".join(row))
         return
-    table = Table(*heads, box=None, pad_edge=False)
+    *names, told = heads
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        # What another command takes is whole, also where a terminal has to break the line.
+        table.add_column(name, no_wrap=True)
+    table.add_column(told, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    whole = sum(max(map(len, column)) + 1 for column in list(zip(heads, *rows, strict=True))[:-1])
+    Console(width=max(Console().width, whole + NARROWEST)).print(table)
 
 
 def _limit(argument: str) -> int:

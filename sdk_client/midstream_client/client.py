@@ -137,6 +137,7 @@ class Midstream:
             timeout: In seconds; None waits as long as a run is there.
 
         Raises:
+            InvalidRequestError: It is no receipt, or the timeout is no number.
             NotSettledError: The time was over first.
         """
         return await self._run(_steering.outcome(receipt, timeout=timeout))
@@ -175,7 +176,7 @@ class Midstream:
         Raises:
             InvalidRequestError: The text is blank, or the id is no UUID; nothing was sent.
             NotSettledError: The time was over while a steer waited for a safe point; it stays on the thread.
-            RequestRefusedError: The server did not take the text.
+            RequestRefusedError: The server did not take the text, or the id is that of another one (409).
             NotInstalledError: The server does not run midstream.
         """
         run = run_options(config, context, metadata)
@@ -220,8 +221,8 @@ class Midstream:
             metadata: For a new run.
 
         Raises:
-            ValueError: Not exactly one of `input`, `resume` and `run_id` is given, or a word is none of those
-                that are allowed.
+            InvalidRequestError: Not exactly one of `input`, `resume` and `run_id` is given, or a word is none
+                of those that are allowed; nothing was sent.
             langgraph_sdk.errors.ConflictError: A run is there, and the strategy is `reject`.
             langgraph_sdk.errors.NotFoundError: There is no such thread, or no run of that id.
             ThreadPausedError: New input for a thread that waits for a person; nothing was sent.
@@ -271,6 +272,8 @@ class Midstream:
             metadata: For the run.
 
         Raises:
+            InvalidRequestError: The answers are no dict, or an empty one, or the strategy is none of those
+                that are allowed; nothing was sent.
             UnknownInterruptError: An answer names no interrupt of the thread; nothing was sent.
             InvalidAnswerError: An answer is not what its interrupt asks for; nothing was sent.
             langgraph_sdk.errors.ConflictError: A run is there, and the strategy is `reject`.

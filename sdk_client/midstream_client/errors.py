@@ -45,7 +45,7 @@ RIGHT = {
 
 
 class InvalidRequestError(MidstreamError, ValueError):
-    """An argument is not what a request is made of; nothing was sent."""
+    """An argument is none that the method takes; nothing was sent."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         self.problems = dict(problems)
@@ -53,7 +53,7 @@ class InvalidRequestError(MidstreamError, ValueError):
 
         self.field, self.reason = next(iter(self.problems.items()))
         said = "; ".join(
-            f"{field}: {reason}, where {name} is {RIGHT.get(name, 'as documented')}"
+            f"{field}: {reason}" + (f", where {name} is {RIGHT[name]}" if name in RIGHT else "")
             for field, reason in self.problems.items()
             for name in [field.partition(".")[0]]
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar, cast
@@ -25,6 +27,17 @@ Messages: TypeAlias = str | Sequence[UserMessage | Mapping[str, Any]]
 
 Uuid: TypeAlias = str | UUID
 """An id, as a string or as it is."""
+
+PLAINER = (
+    ("^Value error, ", ""),
+    ("^Input should be a valid dictionary or instance of (.*)", r"must be a dict or a \1"),
+    ("^Input should be (a valid )?", "must be "),
+    ("^must be (string|list|dictionary)", r"must be a \1"),
+    ("^(String|List) should have ", "must have "),
+    (" after validation", ""),
+    ("^Extra inputs are not permitted", "is no field of it"),
+)
+"""What to read for pydantic's words, in order."""
 
 R = TypeVar("R", SteerRequest, HaltRequest, WithdrawRequest)
 
@@ -141,7 +154,7 @@ def request_of(kind: type[R], fields: Mapping[str, Any], **names: str) -> R:
         problems: dict[str, str] = {}
         for each in error.errors():
             field = _field(each["loc"], names)
-            reason = _lowered(each["msg"].removeprefix("Value error, "))
+            reason = _plain(field, each)
             problems[field] = f"{problems[field]}, or {reason}" if field in problems else reason
         raise InvalidRequestError(problems) from None
 
@@ -154,8 +167,14 @@ def _field(path: tuple[int | str, ...], names: Mapping[str, str]) -> str:
     return ".".join(str(each) for each in (first, *rest) if each != "str" and "[" not in str(each))
 
 
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]
+def _plain(field: str, error: Any) -> str:
+    """Returns what is wrong with a field in a person's words, where pydantic speaks of its own matters."""
+    if field == "messages" and error["type"] == "list_type":
+        return f"must be a text, or a list of messages, not {reprlib.repr(error['input'])}"
+    text = str(error["msg"])
+    for words, plainer in PLAINER:
+        text = re.sub(words, plainer, text)
+    return text
 
 
 def report_of(answer: Any) -> Report:

@@ -17,6 +17,9 @@ class CuttingProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
         self.cuts = 0
+        self.heads = 0
+        """Of how many event streams (or websockets) to come no more than the head is let through."""
+
         self.server: asyncio.Server | None = None
 
     def cut(self) -> None:
@@ -39,7 +42,7 @@ class CuttingProxy:
             there = await asyncio.open_connection(self._target.hostname, self._target.port)
             ours.add(there[1])
             self._writers |= ours
-            await asyncio.gather(_pass(reader, there[1]), _pass(there[0], writer))
+            await asyncio.gather(_pass(reader, there[1]), self._pass_back(there[0], writer))
         except OSError:
             pass
         finally:
@@ -47,6 +50,20 @@ class CuttingProxy:
             self._writers -= ours
             for each in ours:
                 each.transport.abort()
+
+    async def _pass_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            head, end, _ = data.partition(b"\r\n\r\n")
+            is_stream = b"text/event-stream" in head.lower() or head.startswith(b"HTTP/1.1 101")
+            if self.heads and is_stream:
+                self.heads -= 1
+                writer.write(head + end)
+                await writer.drain()
+                self.cut()
+                return
+            writer.write(data)
+            await writer.drain()
+        writer.close()
 
     async def close(self) -> None:
         self.cut()

@@ -115,6 +115,10 @@ class FakeServer:
                 thread.handled[name] = {"outcome": "withdrawn", "accepted_at": time.time()}
             elif ended != "withdrawn":
                 return refused(409 if ended else 404, "cannot be withdrawn", name, ended)
+        elif any(
+            each["id"] == name and each.get("messages") != said.get("messages") for each in thread.pending
+        ):
+            return refused(409, f"the thread has another request with the id {name!r}", name)
         elif name not in known and name not in thread.handled:
             if len(thread.pending) >= MAX_PENDING:
                 return refused(429, f"{MAX_PENDING} are pending: withdraw some", name)
@@ -124,6 +128,7 @@ class FakeServer:
 
     def _run(self, thread: FakeThread, body: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
         run: dict[str, Any] = {"run_id": str(uuid.uuid4()), "metadata": body.get("metadata") or {}}
+        run["kwargs"] = {name: body[name] for name in ("input", "command") if name in body}
         parts: list[tuple[str, Any]] = [("metadata", {"run_id": run["run_id"], "attempt": 1})]
         if "command" in body:
             resume = body["command"]["resume"]
