@@ -145,6 +145,8 @@ class Visit:
         for claim in view.claims_of_others(self._place.step, self.owner):
             self.run.know_ended(claim["ended"])
 
+        if self._open_boundary() is not None:
+            self._updates.lengthen()
         if (held := self._held) is not None:
             return (yield from self._go_to_tools(held, is_held=True))
         if (boundary := self._open_boundary()) is not None:
@@ -185,7 +187,7 @@ class Visit:
         """Does nothing in a run that is halted, but to leave no answer without its calls."""
         if (held := self._held) is None:
             return {}
-        update = self._updates.of([held])
+        update = self._updates.of(self._answerable(held))
         self._updates.close(update)
         return update
 
@@ -272,8 +274,11 @@ class Visit:
             messages=len(saying.messages),
             request_ids=[entry.id for entry in todo.applied],
         )
-        if saying.halt_reason is not None:
-            return (yield from self._halt(update, saying.halt_reason, todo, kind, sealed))
+        reason = saying.halt_reason
+        if reason is None and not self._place.has_steps(-1):
+            reason = OUT_OF_STEPS  # a run that goes on from a seal of another run may have fewer steps
+        if reason is not None:
+            return (yield from self._halt(update, reason, todo, kind, sealed))
         self._updates.set_phase(update, "going", kind)
         return self._updates.again(update)
 
@@ -364,11 +369,12 @@ class Visit:
             if halting.halts and not is_held and self.options.hooks_at("end") and self._place.has_steps(1):
                 return self._hold(answer)
             if (halting := (yield from self._taking.apply(halting, view, "tool_boundary"))).halts:
-                return (yield from self._halt_with(answer, halting, "tool_boundary", may_pause=is_held))
+                messages = self._answerable(answer)
+                return (yield from self._halt_with(messages, halting, "tool_boundary", may_pause=is_held))
         if self._is_out_of_steps:
             update = self._updates.of(without_calls(answer))
             return (yield from self._halt(update, OUT_OF_STEPS, Drain(), "end", may_pause=is_held))
-        update = self._updates.of([answer])
+        update = self._updates.of(self._answerable(answer) if self._is_halted else [answer])
         self._updates.close(update)
         return update
 
@@ -382,17 +388,18 @@ class Visit:
         self._updates.set_phase(update, "open", "end", answer.id, held=answer)
         return self._updates.again(update)
 
+    def _answerable(self, answer: AIMessage) -> list[AIMessage]:
+        """Returns an answer whose tools must not act; without its calls where no steps are left for that."""
+        return [answer] if self._place.has_steps(0) else without_calls(answer)
+
     @property
     def _is_out_of_steps(self) -> bool:
         """Whether a round of tools would end in a recursion error, for which our own steps may be to blame.
 
-        How many rounds a model will want cannot be known when its answer is sealed.
+        How many rounds a model will want cannot be known when its answer is sealed, or when a hook speaks: so
+        what they say is said while there are steps for the model to answer it, and this is the price.
         """
-        left = self._place.steps_left
-        if left is None or left >= 2:
-            return False
-        handled_ids = self._value.get("handled", {}).values()
-        return bool(self.ended_before) or any(each["run_id"] == self.run.id for each in handled_ids)
+        return not self._place.has_steps(0) and self._updates.is_lengthened
 
     def _end(self, answer: AIMessage) -> Flow[Update]:
         view: View = yield ReadLedger()
@@ -404,15 +411,17 @@ class Visit:
             return self._updates.again(update)
         if todo.halts:
             halting = Drain(halts=todo.halts)
-            return (yield from self._halt_with(answer, halting, "turn_end", may_pause=False))
+            return (yield from self._halt_with([answer], halting, "turn_end", may_pause=False))
         if hooks:
             self._talk.lacks_steps("boundary hooks at the turn's end are not asked")
         update = self._updates.of([answer])
         self._updates.close(update)
         return update
 
-    def _halt_with(self, answer: AIMessage, halting: Drain, outcome: str, *, may_pause: bool) -> Flow[Update]:
+    def _halt_with(
+        self, messages: list[AIMessage], halting: Drain, outcome: str, *, may_pause: bool
+    ) -> Flow[Update]:
         self._updates.settle(halting, outcome)
         reason = str(halting.halts[0].reason)
-        update = self._updates.of([answer])
+        update = self._updates.of(messages)
         return (yield from self._halt(update, reason, halting, "end", may_pause=may_pause))
