@@ -14,11 +14,21 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.errors import GraphRecursionError
+from langgraph.graph import END, START, StateGraph
+from langgraph.prebuilt import tools_condition
 
 from fakes import Answer, Call, FakeChatModel, calls
-from midstream import BoundaryHook, BoundaryInput, BoundaryOutput, Preemption
+from midstream import (
+    BoundaryHook,
+    BoundaryInput,
+    BoundaryOutput,
+    MidstreamState,
+    ModelNode,
+    Preemption,
+    ToolNode,
+)
 from support.examples import examples
-from support.steering import OpenLedgerSaver, agent, halt, is_sealed, ledger_of, steer, thread
+from support.steering import ASKED, OpenLedgerSaver, agent, halt, is_sealed, ledger_of, said, steer, thread
 
 Moment = tuple[int, int]
 """A call of the model, counted from 0, and how many of its words have come."""
@@ -236,3 +246,36 @@ async def test_a_halt_of_a_steered_run_leaves_out_the_calls_that_no_steps_are_le
     ]
     assert isinstance(left.messages[-1], AIMessage)
     assert left.messages[-1].tool_calls == []
+
+
+async def test_an_agent_that_calls_tools_as_another_halts_leaves_them_out_at_its_last_step() -> None:
+    saver, config = OpenLedgerSaver(), thread()
+    ledger, is_asked = ledger_of(saver, config), asyncio.Event()
+
+    async def halted() -> None:
+        async with asyncio.timeout(10):
+            await is_asked.wait()
+
+    @tool
+    def work() -> str:
+        """Works."""
+        return "worked"
+
+    busy = FakeChatModel(answers=[["So.", halted, *calls("work")]])
+    other = FakeChatModel(answers=[["Hi.", lambda: ledger.append(halt("Enough.", node="b"))]])
+    hook = BoundaryHook(lambda _: is_asked.set(), at={"end"})
+    builder = StateGraph(MidstreamState)
+    builder.add_node("a", ModelNode(busy, tools=[work]))
+    builder.add_node("b", ModelNode(other, preemption=Preemption(boundary_hooks=[hook])))
+    builder.add_node("tools", ToolNode([work]))
+    builder.add_edge(START, "a")
+    builder.add_edge(START, "b")
+    builder.add_conditional_edges("a", tools_condition)
+    builder.add_edge("tools", "a")
+    builder.add_edge("b", END)
+    graph = builder.compile(checkpointer=saver)
+
+    state = await graph.ainvoke(ASKED, {**config, "recursion_limit": 3})
+
+    assert state["preemption"]["halt"]["reason"] == "Enough."
+    assert sorted(said(state["messages"])[1:]) == [("ai", "Hi."), ("ai", "So.")]

@@ -272,11 +272,8 @@ class Visit:
             messages=len(saying.messages),
             request_ids=[entry.id for entry in todo.applied],
         )
-        reason = saying.halt_reason
-        if reason is None and not self._place.has_steps(-1):
-            reason = OUT_OF_STEPS  # a run that goes on from a seal of another run may have fewer steps
-        if reason is not None:
-            return (yield from self._halt(update, reason, todo, kind, sealed))
+        if saying.halt_reason is not None:
+            return (yield from self._halt(update, saying.halt_reason, todo, kind, sealed))
         self._updates.set_phase(update, "going", kind)
         return self._updates.again(update)
 
