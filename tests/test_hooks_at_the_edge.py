@@ -69,6 +69,41 @@ async def test_what_a_hook_says_is_said_or_the_log_says_why_not(
     assert is_said or limit < 7
 
 
+def rounds(count: int) -> list[Any]:
+    return [calls("look_up", '{"word": "cat"}', call_id=f"c{n}") for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("at", "answers", "limits"),
+    [
+        ("tools", [*rounds(3), ["Done."]], range(8, 12)),
+        ("end", [["Hm."], *rounds(2), ["Done."]], range(3, 10)),
+    ],
+)
+async def test_a_run_that_a_hook_has_made_longer_is_halted_where_its_steps_end(
+    at: str, answers: list[Any], limits: range
+) -> None:
+    """What the hook says is said, because nobody knows then how many tools the model will call."""
+    ends: list[tuple[str | None, str]] = []
+    for limit in limits:
+        words = iter([BoundaryOutput(additional_context="Louder.")])
+        hook = BoundaryHook(lambda _, words=words: next(words, None), at={at})  # type: ignore[misc,arg-type]
+        model = FakeChatModel(answers=answers)
+        preemption = Preemption(boundary_hooks=[hook])
+        graph = agent(model, saver=InMemorySaver(), tools=[look_up], preemption=preemption)
+
+        state = await graph.ainvoke(ASKED, {**thread(), "recursion_limit": limit})
+
+        halt = state["preemption"].get("halt")
+        ends.append((halt and halt["reason"], state["messages"][-1].text))
+
+    halted, done = ("recursion_limit", "cat: a thing"), (None, "Done.")
+    if at == "tools":
+        assert ends == [halted, done, done, done]
+    else:
+        assert ends == [*[(None, "Hm.")] * 3, halted, halted, done, done]
+
+
 async def test_a_hook_may_end_a_run_that_has_no_steps_left() -> None:
     told: Told = []
     preemption = hooks(told, BoundaryOutput(prevent_continuation=True, stop_reason="Enough."), at={"tools"})

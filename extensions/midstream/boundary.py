@@ -17,7 +17,8 @@ INCOMPLETE = "preempt_incomplete"
 """The halt reason of a run whose answer was sealed and then found nothing to go on with."""
 
 OUT_OF_STEPS = "recursion_limit"
-"""The halt reason of a run that was steered and has no steps left for the tools that its model calls."""
+"""The halt reason of a run that a request or a hook has made longer, and that has no steps left for the tools
+that its model calls."""
 
 
 def turn_of(value: PreemptionState, key: str, run_id: str) -> Turn:

@@ -3,8 +3,13 @@
 A hook sees what is committed and may add messages, or end the run. One that fails or is late is logged by
 its name and passed over: it never costs what was written. An `interrupt()` in a hook pauses the run like
 one in a node; on resume the boundary is run again from its start, so nothing with an effect belongs before
-it. Where the run has no step left to commit its last answer first, a hook is asked all the same, but cannot
-pause: the answer would be lost.
+it, and nothing that the boundary comes to is told or noted before its hooks have answered. Where the run has
+no step left to commit its last answer first, a hook is asked all the same, but cannot pause: the answer would
+be lost.
+
+What a hook says costs the run steps. It is said while there are enough for the model to answer it, and for a
+round of tools; else it is passed over, as the log says. Should the model then call tools for which no steps
+are left, the run is halted with the reason `recursion_limit`, and does not fail.
 """
 
 from __future__ import annotations

@@ -83,11 +83,21 @@ class NodeUpdates:
         self.restarts: list[str] = []
         """The ids of answers that were dropped."""
 
+        self._is_longer = False
         self.turn = turn_of(value, place.input, place.run.id)
         """The turn that the visit is a part of."""
 
         self.boundary: Boundary | None = value.get("boundaries", {}).get(place.node)
         """Where the node stands as it is entered; None at the first time."""
+
+    @property
+    def is_lengthened(self) -> bool:
+        """Whether the run has taken a step, up to this one, that it would not have taken by itself."""
+        return self._is_longer or self._place.run.id in self.turn.get("lengthened", ())
+
+    def lengthen(self) -> None:
+        """Takes note that this is such a step."""
+        self._is_longer = True
 
     @property
     def settled(self) -> Collection[str]:
@@ -114,6 +124,8 @@ class NodeUpdates:
             restarts=self.restarts,
             empty_boundaries=list(empty),
         )
+        if self._is_longer:
+            mine["lengthened"] = [self._place.run.id]
         value: PreemptionState = {"turn": mine}
         if self._settled:
             value["handled"] = self._settled
@@ -148,6 +160,7 @@ class NodeUpdates:
     def again(self, update: dict[str, Any]) -> Command[Any]:
         """Commits an update and enters the node once more, with the same argument where it was sent one."""
         place = self._place
+        update["preemption"]["turn"]["lengthened"] = [place.run.id]
         if place.sent is None:
             return Command(update=update, goto=place.node)
 

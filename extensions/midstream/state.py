@@ -90,6 +90,9 @@ class Turn(TypedDict):
     restarts: list[str]
     empty_boundaries: list[str]
 
+    lengthened: NotRequired[list[str]]
+    """The runs that took steps of midstream's own: for a seal, a restart, or what was said at a boundary."""
+
 
 class PreemptionState(TypedDict, total=False):
     """The value of the channel `preemption`, and an update of it."""
@@ -168,6 +171,8 @@ def merge(left: PreemptionState | None, right: PreemptionState | None) -> Preemp
                 restarts=_union(old["restarts"], new["restarts"]),
                 empty_boundaries=_union(old["empty_boundaries"], new["empty_boundaries"]),
             )
+            if lengthened := _union(old.get("lengthened", []), new.get("lengthened", [])):
+                merged["turn"]["lengthened"] = lengthened[-MAX_RUNS:]
         else:
             before = _totals(before, old)
             merged["turn"], merged["past"] = new, old["key"]

@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from midstream._ledger_view import View
 from midstream.boundary import Drain, drain
 from midstream.effects import Apply, Flow, WriteClaim
-from midstream.events import Emitter
+from midstream.news import News
 from midstream.node_update import NodeUpdates, Place
 from midstream.state import PreemptionState
 
@@ -24,13 +24,13 @@ class Taking:
         updates: NodeUpdates,
         value: PreemptionState,
         messages: Sequence[BaseMessage],
-        emitter: Emitter,
+        news: News,
     ) -> None:
         self._place = place
         self._updates = updates
         self._handled = frozenset(value.get("handled", {}))
         self._message_ids = frozenset(message.id for message in messages)
-        self._emitter = emitter
+        self._news = news
         self._lost: set[str] = set()
         """Requests that were withdrawn, or another agent's, when this one came to claim them."""
 
@@ -53,7 +53,7 @@ class Taking:
         todo = self.drain(view)
         self._place.run.take(self._place.owner, [entry.id for entry in todo.applied + todo.expired])
         if todo.expired:
-            self._emitter.emit("expired", request_ids=[entry.id for entry in todo.expired])
+            self._news.keep("expired", request_ids=[entry.id for entry in todo.expired])
         self._updates.settle(todo.quiet, "entry")
         yield from self.tell_agents(view, [], self._updates.restarts)
         return (yield from self.apply(todo, view, outcome))

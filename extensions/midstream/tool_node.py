@@ -31,6 +31,7 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
 from midstream._host import root_step, saver_of
+from midstream._ledger_view import View
 from midstream._tasks import (
     asaved_pauses,
     channel,
@@ -48,7 +49,7 @@ from midstream.boundary import halt_ahead
 from midstream.errors import ConfigurationError
 from midstream.jobs import Work
 from midstream.ledger import Ledger
-from midstream.run import inside_tool, is_inside_tool, run_id_of
+from midstream.run import inside_tool, is_inside_tool, run_id_of, run_of
 from midstream.state import Halt, PreemptionState, halt_of, preemption_of
 
 logger = logging.getLogger("midstream")
@@ -161,7 +162,7 @@ class ToolNode(LangGraphToolNode):
                 batch.take(jobs, [_result(future) for future in futures])
                 if work.was_answered and batch.is_open and (requests := _requests(input, config, runtime)):
                     ledger, value, place = requests
-                    batch.halt_for(halt_ahead(ledger.view(), value, run_id_of(runtime), *place))
+                    batch.halt_for(_halt_ahead(ledger.view(), value, runtime, *place))
 
         return self._combined(batch, input_type)
 
@@ -201,7 +202,7 @@ class ToolNode(LangGraphToolNode):
                 batch.take(jobs, await _all([work.astart(job) for job in jobs], started))
                 if work.was_answered and batch.is_open and (requests := _requests(input, config, runtime)):
                     ledger, value, place = requests
-                    batch.halt_for(halt_ahead(await ledger.aview(), value, run_id_of(runtime), *place))
+                    batch.halt_for(_halt_ahead(await ledger.aview(), value, runtime, *place))
 
         return self._combined(batch, input_type)
 
@@ -283,6 +284,14 @@ def _halt(input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Halt | N
     """Returns why the run was halted, if it was."""
     value = _preemption(input, config)
     return halt_of({"preemption": value}, run_id_of(runtime)) if value.get("halt") else None
+
+
+def _halt_ahead(
+    view: View, value: PreemptionState, runtime: Runtime[Any], step: str | None, graph: str
+) -> str | None:
+    """Returns the reason of a halt that is to come; that of one over which a hook is still asked first."""
+    run = run_of(runtime)
+    return run.halt["reason"] if run.halt is not None else halt_ahead(view, value, run.id, step, graph)
 
 
 def _requests(

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +53,7 @@ from midstream.effects import (
 )
 from midstream.events import Emitter
 from midstream.hooks import BoundaryHook, Moment
+from midstream.news import News
 from midstream.node_call import NodeCall, PolledCall
 from midstream.node_update import Kind, NodeUpdates, Place, Update
 from midstream.options import Preemption
@@ -61,7 +63,6 @@ from midstream.run import Run
 from midstream.saying import Saying, Talk, said_by
 from midstream.state import Boundary, Halt, PreemptionState, Turn
 from midstream.taking import Taking
-from midstream.telemetry import Event, tell
 
 logger = logging.getLogger("midstream")
 
@@ -85,13 +86,9 @@ class Visit:
         self._place = place
         self._updates = NodeUpdates(place, value)
         self._talk = Talk(place, self._updates, messages)
+        self._news = News(emitter, place, time.time())
         place.run.enter(place.input)
-        self._taking = Taking(place, self._updates, value, messages, emitter)
-        self._began = time.time()
-
-    def _tell(self, event: Event, *, began: float | None, **facts: Any) -> None:
-        place = self._place
-        tell(event, began=began, thread_id=place.thread_id, run_id=self.run.id, node=place.node, **facts)
+        self._taking = Taking(place, self._updates, value, messages, self._news)
 
     @property
     def _turn(self) -> Turn:
@@ -128,6 +125,7 @@ class Visit:
         update = yield from self._visit()
         if self._place.sent is not None and isinstance(update, dict) and "preemption" in update:
             update["preemption"].pop("boundaries", None)
+        self._news.tell()
         return update
 
     def _visit(self) -> Flow[Update]:
@@ -145,6 +143,8 @@ class Visit:
         for claim in view.claims_of_others(self._place.step, self.owner):
             self.run.know_ended(claim["ended"])
 
+        if self._open_boundary() is not None:
+            self._updates.lengthen()
         if (held := self._held) is not None:
             return (yield from self._go_to_tools(held, is_held=True))
         if (boundary := self._open_boundary()) is not None:
@@ -185,7 +185,7 @@ class Visit:
         """Does nothing in a run that is halted, but to leave no answer without its calls."""
         if (held := self._held) is None:
             return {}
-        update = self._updates.of([held])
+        update = self._updates.of(self._answerable(held))
         self._updates.close(update)
         return update
 
@@ -242,9 +242,10 @@ class Visit:
                 return update
             if not todo.known and not is_answered(sealed, self._messages):
                 update = self._updates.of(empty=[str(boundary["message_id"])])
+                self._news.log("boundary", outcome="empty", messages=0)
+                halted = yield from self._halt(update, INCOMPLETE, todo, kind, sealed)
                 yield self._noted(boundary, view, is_empty=True)
-                self._tell("boundary", began=self._began, outcome="empty", messages=0)
-                return (yield from self._halt(update, INCOMPLETE, todo, kind, sealed))
+                return halted
         return (yield from self._say(todo, saying, kind, outcome, sealed if kind == "seal" else None))
 
     def _noted(self, boundary: Boundary, view: View, *, is_empty: bool = False) -> WriteSeal:
@@ -259,15 +260,14 @@ class Visit:
         self._updates.settle(todo, outcome)
         update = self._updates.of(saying.messages)
         if saying.messages:
-            self.emitter.emit(
+            self._news.keep(
                 "injected",
                 outcome=outcome,
                 message_ids=[message.id for message in saying.messages],
                 request_ids=[entry.id for entry in todo.steers],
             )
-        self._tell(
+        self._news.log(
             "boundary",
-            began=self._began,
             outcome=outcome,
             messages=len(saying.messages),
             request_ids=[entry.id for entry in todo.applied],
@@ -288,17 +288,31 @@ class Visit:
         may_pause: bool = True,
     ) -> Flow[Update]:
         halt = Halt(run_id=self.run.id, reason=reason, node=self._place.node)
-        yield WriteHalt(halt)
-        for hook in self.options.hooks_at("end"):
-            given = self._talk.given("end", sealed=sealed, todo=todo, halt_reason=reason)
-            yield AskHook(hook, given, may_pause)
-        self.run.halt, self.run.halted_by = halt, self.owner
+        with self._deciding(halt):
+            for hook in self.options.hooks_at("end"):
+                given = self._talk.given("end", sealed=sealed, todo=todo, halt_reason=reason)
+                yield AskHook(hook, given, may_pause)
+            # Not before: a hook may pause the run, which then is not halted, and may never be.
+            yield WriteHalt(halt)
         update["preemption"]["halt"] = halt
         self._updates.set_phase(update, "over", kind)
         request_ids = [entry.id for entry in todo.halts]
-        self.emitter.emit("halted", reason=reason, run_id=self.run.id, request_ids=request_ids)
-        self._tell("halted", began=self._began, reason=reason, request_ids=request_ids)
+        self._news.keep("halted", reason=reason, run_id=self.run.id, request_ids=request_ids)
+        self._news.log("halted", reason=reason, request_ids=request_ids)
         return update
+
+    @contextmanager
+    def _deciding(self, halt: Halt) -> Iterator[None]:
+        """Has the run's other agents decline, unless this comes to nothing; of two halts the first stays."""
+        run = self.run
+        if run.halt is None or run.halted_by == self.owner:
+            run.halt, run.halted_by = halt, self.owner
+        try:
+            yield
+        except BaseException:  # a pause or a cancelled run, by which the flow is closed
+            if run.halt is halt:
+                run.halt = run.halted_by = None
+            raise
 
     def _call_model(self, view: View) -> Flow[Update]:
         poll = self.options.should_preempt
@@ -307,6 +321,7 @@ class Visit:
         else:
             call = NodeCall(self)
         call.look(view)
+        self._news.tell()
         message_id: str | None = None
         try:
             answer: AIMessage = yield CallModel(call)
@@ -326,8 +341,8 @@ class Visit:
 
     def _restart(self, answer: AIMessage, call: NodeCall) -> Flow[Update]:
         """Applies what waits, in place of an answer that had shown nothing; that one is not kept."""
-        self.emitter.emit("restarted", message_id=answer.id, request_ids=call.claimed)
-        self._tell("restarted", began=call.claimed_since, message_id=answer.id, request_ids=call.claimed)
+        self._news.keep("restarted", message_id=answer.id, request_ids=call.claimed)
+        self._news.log("restarted", began=call.claimed_since, message_id=answer.id, request_ids=call.claimed)
         self._updates.restarts = [str(answer.id)]
         view: View = yield ReadLedger()
         if self.drain(view).halts and self.options.hooks_at("end"):
@@ -347,8 +362,8 @@ class Visit:
             "node": self._place.node,
             "request_ids": call.claimed,
         }
-        self.emitter.emit("sealed", message_id=answer.id, request_ids=call.claimed)
-        self._tell("sealed", began=call.claimed_since, message_id=answer.id, request_ids=call.claimed)
+        self._news.keep("sealed", message_id=answer.id, request_ids=call.claimed)
+        self._news.log("sealed", began=call.claimed_since, message_id=answer.id, request_ids=call.claimed)
         update = self._updates.of([answer], sealed=[str(answer.id)])
         self._updates.set_phase(update, "open", "seal", answer.id)
         return self._updates.again(update)
@@ -364,11 +379,12 @@ class Visit:
             if halting.halts and not is_held and self.options.hooks_at("end") and self._place.has_steps(1):
                 return self._hold(answer)
             if (halting := (yield from self._taking.apply(halting, view, "tool_boundary"))).halts:
-                return (yield from self._halt_with(answer, halting, "tool_boundary", may_pause=is_held))
+                messages = self._answerable(answer)
+                return (yield from self._halt_with(messages, halting, "tool_boundary", may_pause=is_held))
         if self._is_out_of_steps:
             update = self._updates.of(without_calls(answer))
             return (yield from self._halt(update, OUT_OF_STEPS, Drain(), "end", may_pause=is_held))
-        update = self._updates.of([answer])
+        update = self._updates.of(self._answerable(answer) if self._is_halted else [answer])
         self._updates.close(update)
         return update
 
@@ -382,17 +398,18 @@ class Visit:
         self._updates.set_phase(update, "open", "end", answer.id, held=answer)
         return self._updates.again(update)
 
+    def _answerable(self, answer: AIMessage) -> list[AIMessage]:
+        """Returns an answer whose tools must not act; without its calls where no steps are left for that."""
+        return [answer] if self._place.has_steps(0) else without_calls(answer)
+
     @property
     def _is_out_of_steps(self) -> bool:
         """Whether a round of tools would end in a recursion error, for which our own steps may be to blame.
 
-        How many rounds a model will want cannot be known when its answer is sealed.
+        How many rounds a model will want cannot be known when its answer is sealed, or when a hook speaks: so
+        what they say is said while there are steps for the model to answer it, and this is the price.
         """
-        left = self._place.steps_left
-        if left is None or left >= 2:
-            return False
-        handled_ids = self._value.get("handled", {}).values()
-        return bool(self.ended_before) or any(each["run_id"] == self.run.id for each in handled_ids)
+        return not self._place.has_steps(0) and self._updates.is_lengthened
 
     def _end(self, answer: AIMessage) -> Flow[Update]:
         view: View = yield ReadLedger()
@@ -404,15 +421,17 @@ class Visit:
             return self._updates.again(update)
         if todo.halts:
             halting = Drain(halts=todo.halts)
-            return (yield from self._halt_with(answer, halting, "turn_end", may_pause=False))
+            return (yield from self._halt_with([answer], halting, "turn_end", may_pause=False))
         if hooks:
             self._talk.lacks_steps("boundary hooks at the turn's end are not asked")
         update = self._updates.of([answer])
         self._updates.close(update)
         return update
 
-    def _halt_with(self, answer: AIMessage, halting: Drain, outcome: str, *, may_pause: bool) -> Flow[Update]:
+    def _halt_with(
+        self, messages: list[AIMessage], halting: Drain, outcome: str, *, may_pause: bool
+    ) -> Flow[Update]:
         self._updates.settle(halting, outcome)
         reason = str(halting.halts[0].reason)
-        update = self._updates.of([answer])
+        update = self._updates.of(messages)
         return (yield from self._halt(update, reason, halting, "end", may_pause=may_pause))
