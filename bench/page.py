@@ -104,7 +104,7 @@ def _redirecting(results: Results) -> str:
         for way in ("steer", "interrupt", "rollback", "cancel", "enqueue")
     )
     lost = "nothing" if steer[5] == "0" else f"{steer[5]} tokens"
-    taken = _span([float(row[2]) for row in others], ".0f")
+    taken = _span([float(row[2]) for row in others], ",.0f")
     return (
         f"{steer[2]} ms, {lost} lost; `interrupt`, `rollback`, cancel and new run: {taken} ms and the half "
         f"answer lost; waiting: {float(waiting[2]):,.0f} ms"
