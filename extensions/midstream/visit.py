@@ -21,10 +21,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
@@ -40,18 +38,17 @@ from midstream.boundary import (
     without_calls,
 )
 from midstream.effects import (
-    AskHook,
     CallModel,
     Flow,
     ReadLedger,
     ReadSaved,
     Rotate,
     Saved,
-    WriteHalt,
     WriteMarks,
     WriteSeal,
 )
 from midstream.events import Emitter
+from midstream.halting import Halting
 from midstream.hooks import BoundaryHook, Moment
 from midstream.news import News
 from midstream.node_call import NodeCall, PolledCall
@@ -61,7 +58,7 @@ from midstream.pace import Pace
 from midstream.replay import SEALED_KEY, tidy_sealed
 from midstream.run import Run
 from midstream.saying import Saying, Talk, said_by
-from midstream.state import Boundary, Halt, PreemptionState, Turn
+from midstream.state import Boundary, PreemptionState, Turn
 from midstream.taking import Taking
 
 logger = logging.getLogger("midstream")
@@ -87,6 +84,7 @@ class Visit:
         self._updates = NodeUpdates(place, value)
         self._talk = Talk(place, self._updates, messages)
         self._news = News(emitter, place, time.time())
+        self._halting = Halting(place, self._updates, self._talk, self._news, options.hooks_at("end"))
         place.run.enter(place.input)
         self._taking = Taking(place, self._updates, value, messages, self._news)
 
@@ -243,7 +241,7 @@ class Visit:
             if not todo.known and not is_answered(sealed, self._messages):
                 update = self._updates.of(empty=[str(boundary["message_id"])])
                 self._news.log("boundary", outcome="empty", messages=0)
-                halted = yield from self._halt(update, INCOMPLETE, todo, kind, sealed)
+                halted = yield from self._halting.halt(update, INCOMPLETE, todo, kind, sealed)
                 yield self._noted(boundary, view, is_empty=True)
                 return halted
         return (yield from self._say(todo, saying, kind, outcome, sealed if kind == "seal" else None))
@@ -273,46 +271,9 @@ class Visit:
             request_ids=[entry.id for entry in todo.applied],
         )
         if saying.halt_reason is not None:
-            return (yield from self._halt(update, saying.halt_reason, todo, kind, sealed))
+            return (yield from self._halting.halt(update, saying.halt_reason, todo, kind, sealed))
         self._updates.set_phase(update, "going", kind)
         return self._updates.again(update)
-
-    def _halt(
-        self,
-        update: dict[str, Any],
-        reason: str,
-        todo: Drain,
-        kind: Kind,
-        sealed: BaseMessage | None = None,
-        *,
-        may_pause: bool = True,
-    ) -> Flow[Update]:
-        halt = Halt(run_id=self.run.id, reason=reason, node=self._place.node)
-        with self._deciding(halt):
-            for hook in self.options.hooks_at("end"):
-                given = self._talk.given("end", sealed=sealed, todo=todo, halt_reason=reason)
-                yield AskHook(hook, given, may_pause)
-            # Not before: a hook may pause the run, which then is not halted, and may never be.
-            yield WriteHalt(halt)
-        update["preemption"]["halt"] = halt
-        self._updates.set_phase(update, "over", kind)
-        request_ids = [entry.id for entry in todo.halts]
-        self._news.keep("halted", reason=reason, run_id=self.run.id, request_ids=request_ids)
-        self._news.log("halted", reason=reason, request_ids=request_ids)
-        return update
-
-    @contextmanager
-    def _deciding(self, halt: Halt) -> Iterator[None]:
-        """Has the run's other agents decline, unless this comes to nothing; of two halts the first stays."""
-        run = self.run
-        if run.halt is None or run.halted_by == self.owner:
-            run.halt, run.halted_by = halt, self.owner
-        try:
-            yield
-        except BaseException:  # a pause or a cancelled run, by which the flow is closed
-            if run.halt is halt:
-                run.halt = run.halted_by = None
-            raise
 
     def _call_model(self, view: View) -> Flow[Update]:
         poll = self.options.should_preempt
@@ -380,10 +341,10 @@ class Visit:
                 return self._hold(answer)
             if (halting := (yield from self._taking.apply(halting, view, "tool_boundary"))).halts:
                 messages = self._answerable(answer)
-                return (yield from self._halt_with(messages, halting, "tool_boundary", may_pause=is_held))
+                return (yield from self._halting.obey(messages, halting, "tool_boundary", may_pause=is_held))
         if self._is_out_of_steps:
             update = self._updates.of(without_calls(answer))
-            return (yield from self._halt(update, OUT_OF_STEPS, Drain(), "end", may_pause=is_held))
+            return (yield from self._halting.halt(update, OUT_OF_STEPS, Drain(), "end", may_pause=is_held))
         update = self._updates.of(self._answerable(answer) if self._is_halted else [answer])
         self._updates.close(update)
         return update
@@ -421,17 +382,9 @@ class Visit:
             return self._updates.again(update)
         if todo.halts:
             halting = Drain(halts=todo.halts)
-            return (yield from self._halt_with([answer], halting, "turn_end", may_pause=False))
+            return (yield from self._halting.obey([answer], halting, "turn_end", may_pause=False))
         if hooks:
             self._talk.lacks_steps("boundary hooks at the turn's end are not asked")
         update = self._updates.of([answer])
         self._updates.close(update)
         return update
-
-    def _halt_with(
-        self, messages: list[AIMessage], halting: Drain, outcome: str, *, may_pause: bool
-    ) -> Flow[Update]:
-        self._updates.settle(halting, outcome)
-        reason = str(halting.halts[0].reason)
-        update = self._updates.of(messages)
-        return (yield from self._halt(update, reason, halting, "end", may_pause=may_pause))
