@@ -47,6 +47,9 @@ FEWEST_HALTS = 20
 FULL = 250
 """From so many threads on one round has to do: the machine is full, and each takes minutes."""
 
+LONG_WORDS = 4 * WORDS
+"""How long an answer is that so many hosts halt, so that their requests do not meet its own end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
@@ -129,12 +132,13 @@ async def halted(client: LangGraphClient, threads: int, chance: random.Random) -
 
     None if the request met the answer's own end, on a server that has more to do than it can.
     """
+    asked = saying("Many words follow", WORDS if threads < FULL else LONG_WORDS)
 
     async def halt(after: int) -> float | None:
         thread_id = (await client.threads.create())["thread_id"]
         posted, tokens = 0.0, 0
         posting: asyncio.Task[object] | None = None
-        async for kind, data in streamed(client, thread_id, WITH, saying("Many words follow", WORDS)):
+        async for kind, data in streamed(client, thread_id, WITH, asked):
             tokens += kind == "token"
             if tokens == after and posting is None:
                 posted = time.perf_counter()
@@ -239,7 +243,7 @@ def sealed(seals: Mapping[int, Sequence[float | None]]) -> Table:
     rows = []
     for threads, found in seals.items():
         seconds = [each for each in found if each is not None]
-        shown = [f"{quantile(seconds, share) * 1e3:,.0f}" for share in (0.5, 0.9, 0.99)]
+        shown = [f"{quantile(seconds, share) * 1e3:,.0f}" if seconds else "" for share in (0.5, 0.9, 0.99)]
         rows.append([str(threads), str(len(found)), str(len(found) - len(seconds)), *shown])
     return Table(
         "Each of the threads is halted; ms from the host's request to the word `sealed`",
@@ -259,8 +263,9 @@ async def main(options: argparse.Namespace) -> None:
         ]
 
     sealed_after = [
-        (threads, quantile([each for each in found if each is not None], 0.99) * 1e3)
+        (threads, quantile(seconds, 0.99) * 1e3)
         for threads, found in seals.items()
+        if (seconds := [each for each in found if each is not None])
     ]
     samples: dict[str, Any] = {way: [asdict(each) for each in seen] for way, seen in found.items()}
     samples["seconds to the seal"] = {str(threads): seconds for threads, seconds in seals.items()}
