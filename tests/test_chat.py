@@ -10,9 +10,9 @@ import httpx
 from langgraph_sdk.errors import ConflictError
 
 from midstream_client.chat import Chat
-from midstream_client.errors import UnknownInterruptError
+from midstream_client.errors import AnswerProblem, InvalidAnswerError, UnknownInterruptError
 from midstream_client.events import Done, Event, Started, Token
-from midstream_client.interrupts import PendingInterrupt
+from midstream_client.interrupts import PendingAction, PendingInterrupt
 from midstream_client.requests import Sent
 
 
@@ -53,8 +53,12 @@ class Person:
         self.host = FakeHost()
         self.chat = Chat(self.host, "agent", "t", lambda: None)  # type: ignore[arg-type]  # as much as it calls
 
-    def types(self, text: str) -> None:
-        self.chat.submit(text, self.chat.question)
+    def types(self, text: str) -> str:
+        """Returns what is left in the line."""
+        return self.chat.submit(text, self.chat.question)
+
+    def is_told(self) -> str:
+        return self.chat.transcript.text(columns=120).splitlines()[-1]
 
     async def happens(self, *events: Event | Exception) -> None:
         for event in events:
@@ -127,3 +131,68 @@ async def test_what_somebody_else_has_answered_is_not_asked_again() -> None:
     assert person.chat.question is not None
     assert person.chat.question.interrupt.id == "j"
     assert not person.chat.is_answering
+
+
+EMAIL = PendingAction("send_email", {"to": "bob"}, None, ("approve", "edit", "reject", "respond"), "c1")
+SHORT = {
+    "type": "object",
+    "properties": {"choice": {"type": "string", "minLength": 2}},
+    "required": ["choice"],
+}
+
+
+async def test_what_is_no_answer_is_said_at_once_and_the_next_key_begins_a_new_line() -> None:
+    person = Person()
+    person.host.pending = [
+        PendingInterrupt("i", "which?", "question", SHORT),
+        PendingInterrupt("j", {}, "batched_approval", actions=(EMAIL,)),
+    ]
+    await person.chat.look()
+
+    assert person.types("b") == ""
+    assert person.is_told() == "·      not valid: choice: 'b' is too short"
+    # What is long stays, to be corrected.
+    assert person.types('{"choice": 3}') == '{"choice": 3}'
+    assert person.is_told() == "·      not valid: choice: 3 is not of type 'string'"
+    assert person.types("blue") == ""
+    assert person.types("x") == ""
+    assert person.is_told() == (
+        "·      answer by one of a (approve), e (edit), r (reject), s (respond), not by 'x'"
+    )
+    assert person.types("a") == ""
+    await person.happens()
+    answers = {"i": {"choice": "blue"}, "j": [{"type": "approve"}]}
+    assert person.host.calls == [("stream", {"resume": answers})]
+
+
+async def test_who_does_not_want_to_edit_goes_back_to_the_question() -> None:
+    person = Person()
+    person.host.pending = [PendingInterrupt("j", {}, "tool_approval", actions=(EMAIL,))]
+    await person.chat.look()
+    for letter, prefilled, prompt in (
+        ("e", '{"to": "bob"}', "the arguments, as JSON (empty: back)"),
+        ("s", "", "the answer (empty: back)"),
+    ):
+        assert person.types(letter) == prefilled
+        assert person.chat.status() == prompt
+        assert person.types(" ") == ""
+        assert person.chat.status() == "[a] approve [e] edit [r] reject [s] respond"
+    person.types("r")
+    person.types("")
+    await person.happens()
+    assert person.host.calls == [("stream", {"resume": {"j": {"type": "reject"}}})]
+
+
+async def test_what_the_thread_does_not_take_is_asked_again_and_the_rest_is_kept() -> None:
+    person = Person()
+    person.host.pending = [PendingInterrupt("i", "a?", "question"), PendingInterrupt("j", "b?", "question")]
+    await person.chat.look()
+    person.types("one")
+    person.types("two")
+    problems = [AnswerProblem("i", "", "must be red"), AnswerProblem("i", "a.b", "must be blue")]
+    await person.happens(InvalidAnswerError("t", problems))
+    assert "not valid: must be red\n·      not valid: a.b: must be blue" in person.chat.transcript.text()
+    person.types("red")
+    await person.happens()
+
+    assert person.host.calls[-1] == ("stream", {"resume": {"j": "two", "i": "red"}})

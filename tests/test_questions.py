@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
 from midstream_client.interrupts import PendingInterrupt
 from midstream_client.questions import Question, shape
@@ -35,6 +35,10 @@ class Tree(BaseModel):
 
 class Choice(BaseModel):
     choice: str
+
+
+class Name(BaseModel):
+    choice: str = Field(min_length=2)
 
 
 def asking(kind: Any, value: Any = "which?") -> Question:
@@ -95,3 +99,21 @@ def test_the_line_of_state_says_what_fits_into_it() -> None:
 )
 def test_what_is_typed_means_what_the_schema_allows(kind: Any, typed: str, meant: Any) -> None:
     assert asking(kind).answer(typed) == meant
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed", "wrong"),
+    [
+        (Name, "b", [("choice", "'b' is too short")]),
+        (Name, "3", [("choice", "'3' is too short")]),
+        (Name, '{"choice": 3}', [("choice", "3 is not of type 'string'")]),
+        (Choice, "b", []),
+        (int, "many", [("", "'many' is not of type 'integer'")]),
+        (None, "many", []),
+    ],
+)
+def test_what_is_not_allowed_is_wrong_in_the_way_that_was_meant(
+    kind: Any, typed: str, wrong: list[tuple[str, str]]
+) -> None:
+    question = asking(kind)
+    assert question.problems(question.answer(typed)) == wrong

@@ -119,13 +119,12 @@ def test_an_approval_is_one_letter(hosted_url: str) -> None:
         assert chat.sees()[-2:] == [" [a] approve [e] edit [r] reject [s] respond", ">"]
         chat.type("x")
         chat.wait_for("answer by one of a (approve), e (edit), r (reject), s (respond)")
-        chat.press("\x7f")
         chat.type("approve")
 
         chat.wait_for("send_email(to='bob', body='hi')?")
         chat.type("e")
         chat.wait_for('> {"to": "bob", "body": "hi"}')
-        assert chat.sees()[-2] == " the arguments, as JSON"
+        assert chat.sees()[-2] == " the arguments, as JSON (empty: back)"
         chat.press("\x7f" * len('"hi"}'))
         chat.type('"hello"}')
 
@@ -138,9 +137,10 @@ def test_an_approval_is_one_letter(hosted_url: str) -> None:
         chat.wait_for(READY)
         seen = chat.sees()
         asked = seen.index("·      send_email(to='ann', body='hi')?")
-        assert seen[asked : asked + 7] == [
+        assert seen[asked : asked + 8] == [
             "·      send_email(to='ann', body='hi')?",
-            "·      answer by one of a (approve), e (edit), r (reject), s (respond)",
+            "·      answer by one of a (approve), e (edit), r (reject), s (respond), not",
+            "       by 'x'",
             "you    approved",
             "·      send_email(to='bob', body='hi')?",
             'you    edited: {"to": "bob", "body": "hello"}',
@@ -191,10 +191,10 @@ def test_a_wrong_answer_is_asked_for_again_and_the_right_ones_are_kept(hosted_ur
                 chat.wait_for("you    approved")
             else:
                 chat.type('{"choice": 3}')
-                chat.wait_for('you    {"choice": 3}')
-        chat.wait_for("not valid: choice: 3 is not of type 'string'")
-        chat.wait_for('answer with: {"choice": text}')
-        chat.type("red")
+                chat.wait_for("not valid: choice: 3 is not of type 'string'")
+                chat.press("\x7f" * len('{"choice": 3}'))
+                chat.type("red")
+                chat.wait_for("you    red")
 
         chat.wait_for("the result of browse")
         chat.type("a page")
@@ -227,3 +227,13 @@ def test_what_goes_wrong_is_said_and_the_chat_goes_on(hosted_url: str) -> None:
         chat.type("Hello")
         chat.wait_for("Invalid assistant: 'nobody'")
         chat.wait_for(READY)
+
+
+def test_a_long_line_stands_in_the_rows_that_it_needs(hosted_url: str) -> None:
+    with Person(hosted_url, "nobody") as chat:
+        chat.wait_for(READY)
+        chat.type("x" * 200)
+        chat.wait_for("Invalid assistant")
+        rows = chat.text().splitlines()
+        first = next(at for at, row in enumerate(rows) if row.startswith("you    x"))
+        assert [len(row.strip("you ")) for row in rows[first : first + 3]] == [70, 70, 60]

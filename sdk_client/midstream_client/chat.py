@@ -120,8 +120,9 @@ class Chat:
         said = text.strip().lower()
         decision = options.get(said, said)
         if decision not in options.values():
-            self.note(f"answer by one of {', '.join(f'{key} ({word})' for key, word in options.items())}")
-            return text
+            known = ", ".join(f"{key} ({word})" for key, word in options.items())
+            self.note(f"answer by one of {known}, not by {text!r}")
+            return ""
         if decision == "approve":
             self._settle(approve(), "approved")
             return ""
@@ -222,7 +223,7 @@ class Chat:
             if interrupt.id in self._answers:
                 continue
             for error in interrupt.errors:
-                self.note(f"not valid: {error.path}: {error.message}")
+                self._note_problem(error.path, error.message)
             is_decided = interrupt.kind in ("tool_approval", "batched_approval")
             actions: tuple[PendingAction | None, ...] = interrupt.actions if is_decided else (None,)
             self.questions += [Question(interrupt, action) for action in actions]
@@ -232,9 +233,20 @@ class Chat:
         for text in self.question.asks() if self.question is not None else ():
             self.note(text)
 
+    def _note_problem(self, field: str, reason: str) -> None:
+        self.note(f"not valid: {f'{field}: ' if field else ''}{reason}")
+
     def _answer_typed(self, question: Question, text: str) -> str:
         if question.decision is None:
-            self._settle(question.answer(text), text)
+            answer = question.answer(text)
+            if problems := question.problems(answer):
+                for problem in problems:
+                    self._note_problem(*problem)
+                # What is long is corrected; a word is typed anew.
+                return text if isinstance(json_or_text(text), dict | list) else ""
+            self._settle(answer, text)
+        elif not text.strip() and question.decision != "reject":
+            question.decision = None
         elif question.decision == "edit":
             args = json_or_text(text)
             if isinstance(args, dict):
@@ -244,7 +256,7 @@ class Chat:
                 return text
         elif question.decision == "reject":
             self._settle(reject(text or None), f"rejected{f': {text}' if text else ''}")
-        elif text.strip():
+        else:
             self._settle(respond(text), f"answered: {text}")
         return ""
 
@@ -268,7 +280,7 @@ class Chat:
             await self._listen(resume=answers)
         except InvalidAnswerError as error:
             for problem in error.problems:
-                self.note(f"not valid: {problem.field}: {problem.reason}")
+                self._note_problem(problem.field, problem.reason)
                 answers.pop(problem.interrupt_id, None)
             # At once, as nothing was sent: a line that is typed now is an answer, too.
             self._ask(self._asked, answers)

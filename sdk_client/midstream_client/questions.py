@@ -13,7 +13,11 @@ from midstream_client.interrupts import PendingAction, PendingInterrupt, resolve
 
 KEYS = {"a": "approve", "e": "edit", "r": "reject", "s": "respond"}
 
-PROMPTS = {"edit": "the arguments, as JSON", "reject": "why not (may be empty)", "respond": "the answer"}
+PROMPTS = {
+    "edit": "the arguments, as JSON (empty: back)",
+    "reject": "why not (may be empty)",
+    "respond": "the answer (empty: back)",
+}
 
 WORDS = {
     "string": "text",
@@ -74,14 +78,24 @@ class Question:
         return f"the answer: {form}" if len(form) <= ONE_LINE else "the answer, as JSON of the shape above"
 
     def answer(self, text: str) -> Any:
-        """Returns what a person means who has typed this: of what it can mean, the first that is allowed."""
+        """Returns what a person means who has typed this: of what it can mean, the first that is allowed.
+
+        If none is, it is the one that comes nearest, of which can be said what is wrong with it.
+        """
         if self.interrupt.kind == "tool_execution":
             return tool_result(text)
+        meanings = list(_meanings(text, self.interrupt.response_schema))
+        judged = [(each, self.problems(each)) for each in meanings]
+        allowed = [each for each, problems in judged if not problems]
+        if allowed or isinstance(meanings[0], dict | list):
+            return [*allowed, meanings[0]][0]
+        # Of two that come as near, the later: it is as it was typed.
+        return min(reversed(judged), key=lambda each: sum(not field for field, _ in each[1]))[0]
+
+    def problems(self, answer: Any) -> list[tuple[str, str]]:
+        """Returns the fields of an answer, and what is wrong with each, as the graph's schema says it."""
         schema = self.interrupt.response_schema
-        meanings = list(_meanings(text, schema))
-        if schema is None:
-            return meanings[0]
-        return next((each for each in meanings if not any(against_schema(schema, each))), meanings[0])
+        return [] if schema is None else list(against_schema(schema, answer))
 
 
 def _meanings(text: str, schema: Mapping[str, Any] | None) -> Iterator[Any]:

@@ -61,7 +61,8 @@ class Screen:
         return self.chat.transcript.text(self._columns())
 
     def _columns(self) -> int:
-        return self._application.output.get_size().columns
+        # A buffer's lines are drawn with a space at the end, which would take a row of its own.
+        return self._application.output.get_size().columns - 1
 
     def _layout(self) -> Layout:
         shown = Window(BufferControl(self._shown, lexer=SpeakerLexer(), focusable=False), wrap_lines=True)
