@@ -14,7 +14,8 @@ from langgraph_sdk import get_client
 
 from midstream_client import Midstream, NotSettledError
 from midstream_client._flow import Flow
-from midstream_client._steering import Server, outcome, send, steer
+from midstream_client._sending import send
+from midstream_client._steering import Server, outcome, steer
 from midstream_client.requests import Sent
 from support.hosted import Host, said
 from support.racing_thread import THREAD, RacingThread

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from midstream_client import _answering, _steering, _streaming
+from midstream_client import _answering, _sending, _steering, _streaming
 from midstream_client._flow import (
     END,
     Call,
@@ -180,7 +180,7 @@ class Midstream:
             NotInstalledError: The server does not run midstream.
         """
         run = run_options(config, context, metadata)
-        flow = _steering.send(
+        flow = _sending.send(
             self._server, thread_id, assistant_id, text, send_id=id, run=run, timeout=timeout
         )
         return await self._run(flow)

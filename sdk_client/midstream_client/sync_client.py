@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from midstream_client import _answering, _steering, _streaming
+from midstream_client import _answering, _sending, _steering, _streaming
 from midstream_client._flow import (
     END,
     Call,
@@ -179,7 +179,7 @@ class SyncMidstream:
             NotInstalledError: The server does not run midstream.
         """
         run = run_options(config, context, metadata)
-        flow = _steering.send(
+        flow = _sending.send(
             self._server, thread_id, assistant_id, text, send_id=id, run=run, timeout=timeout
         )
         return self._run(flow)
