@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
-from midstream_client._flow import Call, Emit
+from midstream_client._flow import Call, Emit, Next, Subscribe
 from midstream_client._thread_streaming import ThreadReader
+from midstream_client._thread_streaming import read as read_thread
 from midstream_client.events import Custom, Event, Retried, Sealed, Started, Token, ToolCall, ToolResult
 
 NUMBERS = iter(range(10_000))
@@ -211,26 +212,32 @@ def test_in_a_silence_the_run_is_looked_at(status: str | None, is_over: bool) ->
     assert reader.is_over is is_over
 
 
-def test_a_server_that_takes_its_time_to_tell_the_past_is_waited_for() -> None:
+def test_a_run_that_is_over_and_was_told_has_nothing_to_say_after_a_silence() -> None:
     reader = ThreadReader("t")
-    read(reader=reader)
+    read(lifecycle("mine", "running"), {"method": "quiet"}, reader=reader, statuses=["success"])
 
-    assert not is_over_after_a_silence(reader)
-    shown = read(lifecycle("mine", "running"), start("m1"), text("mine"), reader=reader)
-    assert shown[-1] == Token("mine", "m1", None)
-    assert is_over_after_a_silence(reader)
+    assert (reader.is_over, reader.is_missed) == (True, False)
 
 
-def test_a_server_that_has_nothing_to_tell_is_not_waited_for_without_end() -> None:
+def test_a_past_without_the_run_is_asked_for_again_and_not_without_end() -> None:
+    """A busy server tells the past late, or a part of it."""
     reader = ThreadReader("t")
-    read(reader=reader)
-
-    assert [is_over_after_a_silence(reader) for _ in range(4)] == [False, False, False, True]
-
-
-def is_over_after_a_silence(reader: ThreadReader) -> bool:
-    look = reader.read({"method": "quiet"})
-    next(look)
+    steps = read_thread(reader, "mine", is_websocket=True)
+    others = [lifecycle("other", "running"), lifecycle("other", "completed")]
+    quiet: dict[str, Any] = {"method": "quiet"}
+    opened: list[bool] = []
+    parts: Iterator[Any] = iter(())
+    asked: Any = None
     with contextlib.suppress(StopIteration):
-        look.send({"status": "success"})
-    return reader.is_over
+        while True:
+            step: Any = steps.send(asked)
+            asked = None
+            if isinstance(step, Subscribe):
+                opened.append(step.is_websocket)
+                parts = iter([*others, *[quiet] * 9])
+            elif isinstance(step, Next):
+                asked = next(parts)
+            elif isinstance(step, Call):
+                asked = {"status": "success"}
+
+    assert (reader.is_over, opened) == (True, [True, False, False, False])

@@ -49,8 +49,8 @@ CHANNELS = ("messages", "values", "lifecycle", "custom")
 MEANWHILE = 10
 """How many runs may begin on a thread while one asks which of them is its own."""
 
-SILENCES = 4
-"""How many silences in a row say that a stream has nothing to tell of a run that is over."""
+SILENCES = (1, 2, 3)
+"""After how many silences in a row another stream is asked for a run that is over and was not told."""
 
 SETTLES = (0.05, 0.1, 0.2, 0.4)
 """Seconds between looks at a run that is said to have failed."""
@@ -70,8 +70,17 @@ class ThreadReader(Reader):
     """Whether what comes now is of the run."""
 
     is_over: bool = False
-    silences: int | None = 0
-    """How long a stream that was opened has said nothing; None once it has."""
+    is_told: bool = False
+    """Whether the run's beginning or end was told."""
+
+    silences: int = 0
+    """How long the stream that is open has said nothing."""
+
+    misses: int = 0
+    """How many streams have told nothing of the run, though it is over."""
+
+    is_missed: bool = False
+    """Whether the stream that is open is one of these."""
 
     seen: set[str] = field(default_factory=set)
     open: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
@@ -88,7 +97,7 @@ class ThreadReader(Reader):
         if part["method"] == QUIET:
             yield from self._quiet()
             return
-        self.silences = None
+        self.silences = 0
         name = str(part.get("event_id") or "")
         if name and name in self.seen:
             return
@@ -108,11 +117,18 @@ class ThreadReader(Reader):
                     yield from self._state(data, namespace)
 
     def _quiet(self) -> StreamFlow[None]:
-        if self.silences is not None:
-            self.silences += 1
-        is_going = yield from _is_going(self)
-        # A busy server may take its time before it tells the past of a run that is over.
-        self.is_over = not is_going and (self.silences is None or self.silences >= SILENCES)
+        self.silences += 1
+        if (yield from _is_going(self)):
+            return
+        if self.is_told or self.misses >= len(SILENCES):
+            self.is_over = True
+        elif self.silences >= SILENCES[self.misses]:
+            self.miss()
+
+    def miss(self) -> None:
+        """Has another stream asked: a busy server may tell the past late, and may leave a run out of it."""
+        self.misses += 1
+        self.is_missed = True
 
     def _lifecycle(self, name: str, data: Mapping[str, Any]) -> StreamFlow[None]:
         kind, _, rest = name.partition(":")
@@ -130,7 +146,7 @@ class ThreadReader(Reader):
         if data.get("event") == "failed" and (yield from _is_lost_attempt(self)):
             # langgraph-api 0.13 tells of its end as if it were the run's.
             return
-        self.is_active = True
+        self.is_active = self.is_told = True
         self.is_over = not is_begin
         if data.get("event") == "failed":
             self.failure = (None, str(data.get("error") or ""))
@@ -246,9 +262,11 @@ def read(reader: ThreadReader, run_id: str, *, is_websocket: bool) -> StreamFlow
     while not reader.is_over:
         before, has_told = len(reader.seen), False
         lost: Exception | None = None
-        reader.silences = 0
-        yield Subscribe(reader.thread_id, is_websocket, CHANNELS)
-        while not reader.is_over:
+        reader.silences, reader.is_missed = 0, False
+        # Seen on a busy server, langgraph-api 0.16.7: a websocket that is told a later run and not this one, time
+        # and again. The event stream has both.
+        yield Subscribe(reader.thread_id, is_websocket and not reader.misses, CHANNELS)
+        while not (reader.is_over or reader.is_missed):
             try:
                 part = yield Next()
             except Exception as error:
@@ -268,8 +286,10 @@ def read(reader: ThreadReader, run_id: str, *, is_websocket: bool) -> StreamFlow
         unheard = 0 if has_told else unheard + 1
         stale = 0 if len(reader.seen) > before else stale + 1
         try:
-            if not (yield from _is_going(reader)):
-                break
+            if not reader.is_missed and not (yield from _is_going(reader)):
+                if reader.is_told or reader.misses >= len(SILENCES):
+                    break
+                reader.miss()
         except DROPPED as error:
             # A server that is being started again. One that cannot be connected to was tried for long.
             lost = error
