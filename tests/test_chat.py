@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import pytest
 from langgraph_sdk.errors import ConflictError
 
 from midstream_client.chat import Chat
@@ -67,12 +68,18 @@ class Person:
             await asyncio.sleep(0)
 
 
+@pytest.fixture
+async def person() -> AsyncIterator[Person]:
+    found = Person()
+    yield found
+    await found.chat.close()
+
+
 REQUEST = httpx.Request("POST", "http://server.test")
 STORY = {"input": {"messages": [{"role": "user", "content": "A story."}]}}
 
 
-async def test_a_halt_names_its_run_so_that_it_never_stops_the_next_one() -> None:
-    person = Person()
+async def test_a_halt_names_its_run_so_that_it_never_stops_the_next_one(person: Person) -> None:
     person.types("A story.")
     await person.happens()
     assert person.chat.halt()
@@ -86,8 +93,7 @@ async def test_a_halt_names_its_run_so_that_it_never_stops_the_next_one() -> Non
     assert not person.chat.halt()
 
 
-async def test_a_run_of_somebody_else_is_steered_and_listened_to() -> None:
-    person = Person()
+async def test_a_run_of_somebody_else_is_steered_and_listened_to(person: Person) -> None:
     person.types("A story.")
     await person.happens(ConflictError("busy", response=httpx.Response(409, request=REQUEST), body=None))
     person.host.sent.put_nowait(Sent("s", "steered", "theirs", ("m",)))
@@ -98,8 +104,7 @@ async def test_a_run_of_somebody_else_is_steered_and_listened_to() -> None:
     assert not person.chat.is_answering
 
 
-async def test_a_run_that_was_heard_to_its_end_is_not_told_again() -> None:
-    person = Person()
+async def test_a_run_that_was_heard_to_its_end_is_not_told_again(person: Person) -> None:
     person.types("A story.")
     await person.happens(Started("r"), Token("Once", "m1", "model"))
     person.types("Shorter.")
@@ -115,8 +120,7 @@ async def test_a_run_that_was_heard_to_its_end_is_not_told_again() -> None:
     await person.chat.close()
 
 
-async def test_what_somebody_else_has_answered_is_not_asked_again() -> None:
-    person = Person()
+async def test_what_somebody_else_has_answered_is_not_asked_again(person: Person) -> None:
     person.host.pending = [
         PendingInterrupt("i", "which?", "question"),
         PendingInterrupt("j", "when?", "question"),
@@ -141,8 +145,7 @@ SHORT = {
 }
 
 
-async def test_what_is_no_answer_is_said_at_once_and_the_next_key_begins_a_new_line() -> None:
-    person = Person()
+async def test_what_is_no_answer_is_said_at_once_and_the_next_key_begins_a_new_line(person: Person) -> None:
     person.host.pending = [
         PendingInterrupt("i", "which?", "question", SHORT),
         PendingInterrupt("j", {}, "batched_approval", actions=(EMAIL,)),
@@ -165,8 +168,7 @@ async def test_what_is_no_answer_is_said_at_once_and_the_next_key_begins_a_new_l
     assert person.host.calls == [("stream", {"resume": answers})]
 
 
-async def test_who_does_not_want_to_edit_goes_back_to_the_question() -> None:
-    person = Person()
+async def test_who_does_not_want_to_edit_goes_back_to_the_question(person: Person) -> None:
     person.host.pending = [PendingInterrupt("j", {}, "tool_approval", actions=(EMAIL,))]
     await person.chat.look()
     for letter, prefilled, prompt in (
@@ -183,8 +185,7 @@ async def test_who_does_not_want_to_edit_goes_back_to_the_question() -> None:
     assert person.host.calls == [("stream", {"resume": {"j": {"type": "reject"}}})]
 
 
-async def test_what_the_thread_does_not_take_is_asked_again_and_the_rest_is_kept() -> None:
-    person = Person()
+async def test_what_the_thread_does_not_take_is_asked_again_and_the_rest_is_kept(person: Person) -> None:
     person.host.pending = [PendingInterrupt("i", "a?", "question"), PendingInterrupt("j", "b?", "question")]
     await person.chat.look()
     person.types("one")

@@ -263,8 +263,8 @@ def read(reader: ThreadReader, run_id: str, *, is_websocket: bool) -> StreamFlow
         before, has_told = len(reader.seen), False
         lost: Exception | None = None
         reader.silences, reader.is_missed = 0, False
-        # Seen on a busy server, langgraph-api 0.16.7: a websocket that is told a later run and not this one, time
-        # and again. The event stream has both.
+        # Seen on a busy server, langgraph-api 0.16.7: a websocket that is told a later run and not this one,
+        # time and again. The event stream has both.
         yield Subscribe(reader.thread_id, is_websocket and not reader.misses, CHANNELS)
         while not (reader.is_over or reader.is_missed):
             try:
