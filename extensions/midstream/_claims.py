@@ -95,7 +95,7 @@ def _decide(thread_id: str, verdict: Verdict, view: View) -> Flow[None]:
         if root == 0:
             root = 1
             yield Put(root)
-        yield Write(root, write.task_id, write.channel, write.value)
+        yield ledger.on(root, write)
         newest: Root | None = yield Read()
         if newest is None or newest.n == root:
             return

@@ -198,9 +198,9 @@ def carry(thread_id: str, n: int) -> Flow[None]:
     before: Root | None = yield Read(n - 1)
     old = view_of(thread_id, before) if before else View()
     for entry in old.pending():
-        yield _on(n, _entry_write(thread_id, entry, ()))
+        yield on(n, _entry_write(thread_id, entry, ()))
         if (verdict := old.verdicts.get(entry.id)) is not None:
-            yield _on(n, verdict_write(thread_id, verdict))
+            yield on(n, verdict_write(thread_id, verdict))
 
     gone = {
         entry.id: _withdrawn(entry)
@@ -237,7 +237,7 @@ def settle(root: int, write: Write) -> Flow[int]:
         if root == 0:
             root = 1
             yield Put(root)
-        yield _on(root, write)
+        yield on(root, write)
         newest: Root | None = yield Read()
         # None: the thread was deleted meanwhile, and stays so.
         if newest is None or newest.n == root:
@@ -272,5 +272,6 @@ def _withdrawn(entry: Entry) -> Mark:
     return Mark(outcome="withdrawn", run_id=None, node="", message_ids=[], accepted_at=entry.accepted_at)
 
 
-def _on(n: int, write: Write) -> Write:
+def on(n: int, write: Write) -> Write:
+    """Returns the same write on another root."""
     return replace(write, n=n)

@@ -141,11 +141,10 @@ class Visit:
         for claim in view.claims_of_others(self._place.step, self.owner):
             self.run.know_ended(claim["ended"])
 
-        if self._open_boundary() is not None:
-            self._updates.lengthen()
-        if (held := self._held) is not None:
-            return (yield from self._go_to_tools(held, is_held=True))
         if (boundary := self._open_boundary()) is not None:
+            self._updates.lengthen()
+            if (held := self._held) is not None:
+                return (yield from self._go_to_tools(held, is_held=True))
             return (yield from self._run_boundary(boundary, view))
         if (update := (yield from self._enter(view))) is not None:
             return update

@@ -120,10 +120,15 @@ class ThreadReader(Reader):
         self.silences += 1
         if (yield from _is_going(self)):
             return
-        if self.is_told or self.misses >= len(SILENCES):
+        if self.is_final:
             self.is_over = True
         elif self.silences >= SILENCES[self.misses]:
             self.miss()
+
+    @property
+    def is_final(self) -> bool:
+        """Whether there is nothing more to ask of a run that is over."""
+        return self.is_told or self.misses >= len(SILENCES)
 
     def miss(self) -> None:
         """Has another stream asked: a busy server may tell the past late, and may leave a run out of it."""
@@ -287,7 +292,7 @@ def read(reader: ThreadReader, run_id: str, *, is_websocket: bool) -> StreamFlow
         stale = 0 if len(reader.seen) > before else stale + 1
         try:
             if not reader.is_missed and not (yield from _is_going(reader)):
-                if reader.is_told or reader.misses >= len(SILENCES):
+                if reader.is_final:
                     break
                 reader.miss()
         except DROPPED as error:
